@@ -1,0 +1,1 @@
+SELECT version FROM continuum_migrations WHERE success ORDER BY version

@@ -1,0 +1,1 @@
+SELECT continuum_release($1, $2, $3, $4)

@@ -1,0 +1,1 @@
+SELECT continuum_sweep($1, $2)

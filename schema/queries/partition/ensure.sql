@@ -1,0 +1,1 @@
+SELECT continuum_ensure_partitions($1)

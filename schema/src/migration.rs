@@ -1,0 +1,190 @@
+//! Migrations: plain numbered SQL, embedded, applied in one transaction.
+
+use std::borrow::Cow;
+
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Acquire, AssertSqlSafe, Row, SqlSafeStr};
+
+use crate::error::VersionError;
+use crate::{Database, Error, partition};
+
+const LOCK: &str = include_str!("../queries/instance/lock.sql");
+const VERSION: &str = include_str!("../queries/instance/version.sql");
+const EXISTS: &str = include_str!("../queries/instance/exists.sql");
+const SCHEMA: &str = include_str!("../queries/instance/schema.sql");
+const CREATE: &str = include_str!("../queries/instance/create.sql");
+const GRANTS: &str = include_str!("../queries/instance/grants.sql");
+
+/// Every migration of this build, in order. A test compares the list with the folder.
+pub const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (
+        1,
+        "tables",
+        include_str!("../../migrations/0001_tables.sql"),
+    ),
+    (
+        2,
+        "partitions",
+        include_str!("../../migrations/0002_partitions.sql"),
+    ),
+    (
+        3,
+        "functions",
+        include_str!("../../migrations/0003_functions.sql"),
+    ),
+];
+
+/// What a migration did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version before; 0 if the instance was new.
+    pub from: i64,
+    /// The version now.
+    pub to: i64,
+    /// Months of the journal that were made.
+    pub partitions: i32,
+}
+
+/// The version that this build needs.
+#[must_use]
+pub fn wanted() -> i64 {
+    MIGRATIONS.last().map_or(0, |(version, _, _)| *version)
+}
+
+/// Brings the instance's schema to this build's version, and makes the months ahead. Safe to run from many processes
+/// at once: one does the work, the others find it done. The lock belongs to the transaction, so no pooler can strand
+/// it, and a process that dies leaves nothing half done.
+///
+/// # Errors
+/// [`Error::Refused`] if the role may not create what is missing, [`Error::Version`] if the database is newer.
+pub async fn migrate(database: &Database) -> Result<Migrated, Error> {
+    let mut connection = database.connection().await?;
+    let mut transaction = connection.as_mut().begin().await?;
+    sqlx::query(LOCK)
+        .bind(format!("continuum migrate {}", database.schema()))
+        .persistent(false)
+        .execute(&mut *transaction)
+        .await?;
+    create_schema(&mut transaction, database.schema()).await?;
+    let from = applied(&mut transaction).await?;
+    if from > wanted() {
+        return Err(newer(database, from).into());
+    }
+    migrator()
+        .run_direct(None, &mut *transaction, false)
+        .await
+        .map_err(migrate_error)?;
+    transaction.commit().await?;
+    connection.finish(Ok(())).await?;
+    let partitions = partition::ensure(database, partition::MONTHS_AHEAD).await?;
+    Ok(Migrated {
+        from,
+        to: wanted(),
+        partitions,
+    })
+}
+
+/// Refuses a database that is not at this build's version, with the command to run.
+///
+/// # Errors
+/// [`Error::Version`] says how it differs.
+pub async fn check(database: &Database) -> Result<i64, Error> {
+    let mut connection = database.connection().await?;
+    let found = applied(connection.as_mut()).await?;
+    connection.finish(Ok(())).await?;
+    let schema = database.schema().to_owned();
+    let wanted = wanted();
+    match found {
+        0 => Err(VersionError::Missing { schema }.into()),
+        found if found < wanted => Err(VersionError::Older {
+            schema,
+            found,
+            wanted,
+        }
+        .into()),
+        found if found > wanted => Err(newer(database, found).into()),
+        found => Ok(found),
+    }
+}
+
+/// The statements that give `role` what a worker and a client need, and no right to change the schema.
+#[must_use]
+pub fn grants(schema: &str, role: &str) -> String {
+    GRANTS
+        .replace("{schema}", &quote(schema))
+        .replace("{role}", &quote(role))
+}
+
+fn quote(identifier: &str) -> String {
+    format!("\"{}\"", identifier.replace('"', "\"\""))
+}
+
+fn newer(database: &Database, found: i64) -> VersionError {
+    VersionError::Newer {
+        schema: database.schema().to_owned(),
+        found,
+        wanted: wanted(),
+    }
+}
+
+async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Result<(), Error> {
+    let exists = sqlx::query(SCHEMA)
+        .bind(schema)
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?
+        .try_get::<bool, _>(0)?;
+    // `IF NOT EXISTS` asks for the right to create even where there is nothing to create.
+    if !exists {
+        let create = CREATE.replace("{schema}", &quote(schema));
+        sqlx::query(AssertSqlSafe(create))
+            .persistent(false)
+            .execute(connection)
+            .await?;
+    }
+    Ok(())
+}
+
+/// The newest migration that was applied; 0 if there is none.
+async fn applied(connection: &mut sqlx::PgConnection) -> Result<i64, Error> {
+    let exists = sqlx::query(EXISTS)
+        .bind("continuum_migrations")
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?
+        .try_get::<bool, _>(0)?;
+    if !exists {
+        return Ok(0);
+    }
+    let rows = sqlx::query(VERSION)
+        .persistent(false)
+        .fetch_all(connection)
+        .await?;
+    rows.last().map_or(Ok(0), |row| Ok(row.try_get(0)?))
+}
+
+fn migrator() -> Migrator {
+    let migrations = MIGRATIONS
+        .iter()
+        .map(|(version, name, sql)| {
+            Migration::new(
+                *version,
+                Cow::Borrowed(*name),
+                MigrationType::Simple,
+                (*sql).into_sql_str(),
+                true,
+            )
+        })
+        .collect();
+    let mut migrator = Migrator::with_migrations(migrations);
+    migrator.set_locking(false);
+    migrator.dangerous_set_table_name("continuum_migrations");
+    migrator
+}
+
+fn migrate_error(error: sqlx::migrate::MigrateError) -> Error {
+    match error {
+        sqlx::migrate::MigrateError::Execute(e) => e.into(),
+        other => Error::Config(format!("the migrations can't be applied: {other}")),
+    }
+}
