@@ -1,0 +1,55 @@
+# `make` prints the list of targets.
+
+CARGO ?= cargo
+BENCH_FLAGS := $(if $(QUICK),--quick)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench doc fmt lint audit clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install the programs of PostgreSQL and NATS, if they are missing (Debian, Ubuntu)
+	@scripts/setup.sh
+
+demo: setup ## Run the demo: workflows survive the death of their worker
+	@echo "demo: building and running the orders example on private servers"
+	@$(CARGO) run -q -p continuum-examples --bin orders -- demo
+
+test: setup ## Run all tests: unit, integration, documentation
+	@echo "test: all tests of the workspace"
+	@$(CARGO) test --workspace
+
+check: ## Run the whole gate: format, lints, tests, documentation
+	@.ci/run
+
+bench: setup ## Run the benchmarks (QUICK=1 for a short round)
+	@echo "bench: building for release and measuring on private servers"
+	@$(CARGO) run --release -p continuum-benches -- $(BENCH_FLAGS)
+
+doc: ## Build the documentation of the crates
+	@echo "doc: the crates' documentation, into target/doc"
+	@RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+
+fmt: ## Format the code
+	@echo "fmt: formatting all crates"
+	@$(CARGO) fmt --all
+
+lint: ## Run clippy; any warning is an error
+	@echo "lint: clippy on all targets"
+	@$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+audit: ## Check the dependencies' licences and sources (ADVISORIES=1: known faults too)
+	@command -v cargo-deny >/dev/null || { echo "audit: installing cargo-deny"; $(CARGO) install --quiet --locked cargo-deny; }
+	@echo "audit: bans, licences and sources of the dependencies"
+	@$(CARGO) deny check bans licenses sources
+ifdef ADVISORIES
+	@echo "audit: known faults, from the advisory database"
+	@$(CARGO) deny check advisories
+else
+	@echo "audit: known faults were not looked up, since that needs the network: make audit ADVISORIES=1"
+endif
+
+clean: ## Remove everything that was built
+	@echo "clean: removing target/"
+	@$(CARGO) clean
