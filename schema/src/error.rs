@@ -82,6 +82,29 @@ pub enum VersionError {
 }
 
 impl Error {
+    /// The same error once more, for each of several callers that shared a statement. What can't be copied is told by
+    /// its text.
+    #[must_use]
+    pub fn duplicate(&self) -> Self {
+        let text = |e: &sqlx::Error| sqlx::Error::Protocol(e.to_string());
+        match self {
+            Self::Unavailable(e) => Self::Unavailable(text(e)),
+            Self::Contended(e) => Self::Contended(text(e)),
+            Self::Refused(e) => Self::Refused(text(e)),
+            Self::SessionClosed => Self::SessionClosed,
+            Self::Stale(s) => Self::Stale(s.clone()),
+            Self::NotFound(s) => Self::NotFound(s.clone()),
+            Self::Ended(run) => Self::Ended(*run),
+            Self::KeyConflict { key, run_id } => Self::KeyConflict {
+                key: key.clone(),
+                run_id: *run_id,
+            },
+            Self::Version(e) => Self::Version(e.clone()),
+            Self::Config(s) => Self::Config(s.clone()),
+            Self::Damaged(s) => Self::Damaged(s.clone()),
+        }
+    }
+
     /// Whether the same call may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -86,21 +86,21 @@ pub enum Event {
     Completed {
         /// The value.
         result: Payload,
-        /// Signals that nobody had waited for.
+        /// Signals that had reached the worker and that nobody had waited for.
         unread: Vec<Unread>,
     },
     /// The last event: the workflow returned an error, panicked where that ends a run, or was ended by an operator.
     Failed {
         /// Why.
         failure: Failure,
-        /// Signals that nobody had waited for.
+        /// Signals that had reached the worker and that nobody had waited for.
         unread: Vec<Unread>,
     },
     /// The last event: the workflow ended because it was cancelled.
     Cancelled {
         /// Why.
         reason: String,
-        /// Signals that nobody had waited for.
+        /// Signals that had reached the worker and that nobody had waited for.
         unread: Vec<Unread>,
     },
 }
@@ -179,6 +179,20 @@ pub struct Failure {
     pub details: Option<Payload>,
     /// The errors behind it, outermost first.
     pub causes: Vec<String>,
+}
+
+impl Failure {
+    /// The failure that stands on the record of a cancelled run.
+    #[must_use]
+    pub fn cancelled(reason: &str) -> Self {
+        Self {
+            kind: "Cancelled".into(),
+            message: reason.to_owned(),
+            retryable: false,
+            details: None,
+            causes: Vec::new(),
+        }
+    }
 }
 
 /// A signal that reached the chain but no wait, told by the event that ends the run.

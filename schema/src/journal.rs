@@ -291,13 +291,7 @@ impl RunEnd {
         match self {
             Self::Completed(_) => None,
             Self::Failed(failure) => Some(encode_failure(failure)),
-            Self::Cancelled(reason) => Some(encode_failure(&Failure {
-                kind: "Cancelled".into(),
-                message: reason.clone(),
-                retryable: false,
-                details: None,
-                causes: Vec::new(),
-            })),
+            Self::Cancelled(reason) => Some(encode_failure(&Failure::cancelled(reason))),
         }
     }
 }

@@ -21,6 +21,7 @@ mod database;
 mod error;
 pub mod event;
 pub mod id;
+pub mod invariant;
 pub mod journal;
 pub mod lease;
 pub mod mailbox;

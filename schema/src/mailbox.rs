@@ -5,7 +5,7 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::event::Event;
+use crate::event::{Event, Failure};
 use crate::{Database, Error, Payload};
 
 const READ: &str = include_str!("../queries/mailbox/read.sql");
@@ -290,13 +290,15 @@ pub async fn cancel(
         reason: reason.to_owned(),
         unread: Vec::new(),
     };
+    let failure = crate::journal::encode_failure(&Failure::cancelled(reason));
     let reason = Payload::encode(reason).map_err(|e| Error::Config(e.to_string()))?;
     let query = database
         .query(CANCEL)
         .bind(run_id)
         .bind(reason.into_bytes())
         .bind(event.encode())
-        .bind(event.kind());
+        .bind(event.kind())
+        .bind(failure);
     let row = database.one(query).await?;
     if row.try_get::<i16, _>("o_outcome")? == 5 {
         return Ok(CancelOutcome::Cancelled(row.try_get("o_run")?));

@@ -6,6 +6,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::event::Failure;
+use crate::mailbox::Wake;
 use crate::{Database, Error, Payload};
 
 const START: &str = include_str!("../queries/run/start.sql");
@@ -13,6 +14,7 @@ const GET: &str = include_str!("../queries/run/get.sql");
 const FIND: &str = include_str!("../queries/run/find.sql");
 const LIST: &str = include_str!("../queries/run/list.sql");
 const END: &str = include_str!("../queries/run/end.sql");
+const OWNER: &str = include_str!("../queries/run/owner.sql");
 const COUNT: &str = include_str!("../queries/run/count.sql");
 
 /// A run to be started.
@@ -351,13 +353,8 @@ pub async fn ending(database: &Database, run_id: Uuid) -> Result<Ending, Error> 
         return Err(Error::NotFound(run_id.to_string()));
     };
     let failure = || -> Result<Failure, Error> {
-        Ok(read_failure(&row)?.unwrap_or_else(|| Failure {
-            kind: "Cancelled".into(),
-            message: "cancelled before it began".into(),
-            retryable: false,
-            details: None,
-            causes: Vec::new(),
-        }))
+        read_failure(&row)?
+            .ok_or_else(|| Error::Damaged(format!("run {run_id} has ended without a failure")))
     };
     Ok(match row.try_get::<&str, _>("state")? {
         "completed" => Ending::Completed(
@@ -368,4 +365,21 @@ pub async fn ending(database: &Database, run_id: Uuid) -> Result<Ending, Error> 
         "cancelled" => Ending::Cancelled(failure()?.message),
         _ => Ending::Active,
     })
+}
+
+/// Whom to wake for a run; `None` if it has ended or never was.
+///
+/// # Errors
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn owner(database: &Database, run_id: Uuid) -> Result<Option<Wake>, Error> {
+    let Some(row) = database
+        .optional(database.query(OWNER).bind(run_id))
+        .await?
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Wake {
+        run_id: row.try_get("run_id")?,
+        owner: row.try_get("owner")?,
+    }))
 }

@@ -1,0 +1,694 @@
+//! The client: start runs, signal, cancel, look, wait.
+
+use std::future::IntoFuture;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use bytes::Bytes;
+use continuum_bus::{Bus, Subjects};
+use continuum_schema::mailbox::{self, CancelOutcome, PostOutcome, Signal, Wake};
+use continuum_schema::run::{self, Ending, Filter, Run, Start, StartOutcome};
+use continuum_schema::{Database, Key, Name, Payload, PayloadError, TextError, id};
+use futures::future::BoxFuture;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::config::{BusSource, ConfigError, Limits};
+use crate::error::RunFailure;
+use crate::retry::{Backoff, jittered};
+use crate::workflow::{IntoSignal, Workflow, WorkflowFn};
+use crate::{Payloadable, batch};
+
+/// The namespace of runs that name none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// The most starts that share one commit.
+const STARTS_MAX: usize = 128;
+
+/// How often a waiter looks by itself, in case the notice of the end was lost.
+const WAIT_POLL: Duration = Duration::from_secs(1);
+
+/// How long a request goes on trying while Postgres is away.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why a request failed, sorted by what the caller does next.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no such run.
+    #[error("there is no run {0}")]
+    NotFound(String),
+    /// The run has ended, so it takes no signals and can't be cancelled.
+    #[error("run {0} has ended")]
+    Ended(Uuid),
+    /// The idempotency key names a run with another workflow or input.
+    #[error("the key {key:?} names run {run_id}, which has another workflow or input")]
+    Conflict {
+        /// The key.
+        key: String,
+        /// The run that has it.
+        run_id: Uuid,
+    },
+    /// The run failed.
+    #[error("the run failed: {0}")]
+    Failed(RunFailure),
+    /// The run was cancelled, for this reason.
+    #[error("the run was cancelled: {0}")]
+    Cancelled(String),
+    /// The run has not ended within the time given.
+    #[error("run {run_id} has not ended within {}", humantime::format_duration(*.after))]
+    TimedOut {
+        /// Which run.
+        run_id: Uuid,
+        /// The time that was given.
+        after: Duration,
+    },
+    /// What was asked breaks a rule; nothing was stored.
+    #[error("{0}")]
+    Invalid(String),
+    /// A payload is larger than the instance takes; nothing was stored.
+    #[error("the {what} has {bytes} bytes; the limit is {max} (CONTINUUM_PAYLOAD_LIMIT)")]
+    TooLarge {
+        /// What it is.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Postgres or NATS is away.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The database is not at this build's version, or refuses.
+    #[error("{0}")]
+    Database(continuum_schema::Error),
+}
+
+impl From<continuum_schema::Error> for ClientError {
+    fn from(error: continuum_schema::Error) -> Self {
+        use continuum_schema::Error;
+        match error {
+            Error::NotFound(run) => Self::NotFound(run),
+            Error::Ended(run) => Self::Ended(run),
+            Error::KeyConflict { key, run_id } => Self::Conflict { key, run_id },
+            error if error.is_transient() => Self::Unavailable(error.to_string()),
+            error => Self::Database(error),
+        }
+    }
+}
+
+impl From<TextError> for ClientError {
+    fn from(error: TextError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<PayloadError> for ClientError {
+    fn from(error: PayloadError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+impl From<ConfigError> for ClientError {
+    fn from(error: ConfigError) -> Self {
+        Self::Invalid(error.to_string())
+    }
+}
+
+/// A client of one instance. Cheap to clone; clones share their connections, and starts that are made at the same time
+/// share commits.
+///
+/// ```no_run
+/// # use continuum_worker::{Client, prelude::*};
+/// # #[workflow(version = 1)]
+/// # async fn greet(_ctx: &WorkflowContext, name: String) -> Result<String, WorkflowError> { Ok(name) }
+/// # async fn example(client: Client) -> Result<(), continuum_worker::ClientError> {
+/// let run = client.start(greet, "Ada".to_owned()).key("greet-ada").await?;
+/// let greeting: String = run.result().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    database: Database,
+    bus: Bus,
+    subjects: Subjects,
+    limits: Limits,
+    starts: mpsc::UnboundedSender<QueuedStart>,
+}
+
+struct QueuedStart {
+    start: Start,
+    answer: oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>,
+}
+
+impl Client {
+    /// A client over connections that exist already. Must be called within a tokio runtime.
+    #[must_use]
+    pub fn new(database: Database, bus: Bus, instance: &Name, limits: Limits) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "each queued start has a caller that waits for it")]
+        let (starts, queue) = mpsc::unbounded_channel();
+        let subjects = Subjects::new(instance);
+        tokio::spawn(start_queued(queue, database.clone(), bus.clone(), subjects.clone()));
+        Self {
+            database,
+            bus,
+            subjects,
+            limits,
+            starts,
+        }
+    }
+
+    /// A client with connections of its own.
+    ///
+    /// # Errors
+    /// [`ClientError::Invalid`] if a setting can't work. Servers that are away are no error: requests wait for them.
+    pub async fn connect(
+        instance: &Name,
+        database: continuum_schema::DatabaseConfig,
+        bus: BusSource,
+        limits: Limits,
+    ) -> Result<Self, ClientError> {
+        let database = Database::new(database)?;
+        let bus = match bus {
+            BusSource::Shared(bus) => bus,
+            BusSource::Nats(config) => Bus::connect(*config)
+                .await
+                .map_err(|e| ClientError::Invalid(e.to_string()))?,
+        };
+        Ok(Self::new(database, bus, instance, limits))
+    }
+
+    /// Refuses a database that is not at this build's version.
+    ///
+    /// # Errors
+    /// [`ClientError::Database`] names the command to run.
+    pub async fn check(&self) -> Result<(), ClientError> {
+        continuum_schema::migration::check(&self.database).await?;
+        Ok(())
+    }
+
+    /// Starts a run of a workflow that this program knows. Await it, or call [`StartRequest::within`].
+    #[must_use = "nothing is started until the request is awaited"]
+    pub fn start<W: Workflow>(&self, workflow: impl WorkflowFn<W>, input: W::Input) -> StartRequest<W::Output> {
+        // The function only names the workflow.
+        let _ = workflow;
+        self.start_request(W::NAME, Payload::encode(&input).map_err(ClientError::from))
+    }
+
+    /// Starts a run by the workflow's name. Whether any worker knows it shows when one claims it: until then the run is
+    /// `unserved`.
+    #[must_use = "nothing is started until the request is awaited"]
+    pub fn start_named(&self, workflow: &str, input: Payload) -> StartRequest<Payload> {
+        self.start_request(workflow, Ok(input))
+    }
+
+    fn start_request<T>(&self, workflow: &str, input: Result<Payload, ClientError>) -> StartRequest<T> {
+        StartRequest {
+            client: self.clone(),
+            workflow: workflow.to_owned(),
+            input,
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            key: None,
+            trace_context: None,
+            output: PhantomData,
+        }
+    }
+
+    /// A signal for a run. Await it, or call [`SignalRequest::within`].
+    #[must_use = "nothing is sent until the request is awaited"]
+    pub fn signal<T: Serialize>(&self, run_id: Uuid, name: impl IntoSignal<T>, value: &T) -> SignalRequest {
+        let name = name.into_signal();
+        let payload = Payload::encode(value).map_err(ClientError::from);
+        self.signal_request(run_id, name.as_str(), payload)
+    }
+
+    /// A signal with an encoded payload.
+    #[must_use = "nothing is sent until the request is awaited"]
+    pub fn signal_named(&self, run_id: Uuid, name: &str, payload: Payload) -> SignalRequest {
+        self.signal_request(run_id, name, Ok(payload))
+    }
+
+    fn signal_request(&self, run_id: Uuid, name: &str, payload: Result<Payload, ClientError>) -> SignalRequest {
+        SignalRequest {
+            client: self.clone(),
+            run_id,
+            name: name.to_owned(),
+            payload,
+            delivery_id: None,
+        }
+    }
+
+    /// Asks a run to stop, and says whether it has stopped already: a run that nobody has begun ends at once.
+    ///
+    /// # Errors
+    /// [`ClientError::NotFound`], [`ClientError::Ended`], [`ClientError::Unavailable`].
+    pub async fn cancel(&self, run_id: Uuid, reason: &str) -> Result<bool, ClientError> {
+        if reason.contains('\0') {
+            return Err(ClientError::Invalid("the reason holds a NUL character, which can't be stored".into()));
+        }
+        match mailbox::cancel(&self.database, run_id, reason).await? {
+            CancelOutcome::Requested(wake) => {
+                self.wake(&wake);
+                Ok(false)
+            }
+            CancelOutcome::Cancelled(run) => {
+                self.bus.hint(&self.subjects.closed(run), Bytes::new());
+                Ok(true)
+            }
+            CancelOutcome::NotFound => Err(ClientError::NotFound(run_id.to_string())),
+            CancelOutcome::Ended => Err(ClientError::Ended(run_id)),
+        }
+    }
+
+    /// All that is known of a run.
+    ///
+    /// # Errors
+    /// [`ClientError::NotFound`], [`ClientError::Unavailable`].
+    pub async fn get(&self, run_id: Uuid) -> Result<Run, ClientError> {
+        Ok(run::get(&self.database, run_id).await?)
+    }
+
+    /// The run that a key names.
+    ///
+    /// # Errors
+    /// [`ClientError::Unavailable`].
+    pub async fn find(&self, namespace: &str, key: &str) -> Result<Option<Uuid>, ClientError> {
+        Ok(run::find(&self.database, namespace, key).await?)
+    }
+
+    /// A page of runs, newest first.
+    ///
+    /// # Errors
+    /// [`ClientError::Unavailable`].
+    pub async fn list(&self, filter: &Filter, limit: i64) -> Result<Vec<Run>, ClientError> {
+        Ok(run::list(&self.database, filter, limit).await?)
+    }
+
+    /// The handle of a run whose id is known.
+    #[must_use]
+    pub fn run<T>(&self, run_id: Uuid) -> RunHandle<T> {
+        RunHandle {
+            client: self.clone(),
+            run_id,
+            output: PhantomData,
+        }
+    }
+
+    /// Waits until a run has ended and gives its value. Follows the notices on NATS, and looks by itself once a second
+    /// in case one is lost.
+    ///
+    /// # Errors
+    /// [`ClientError::Failed`] and [`ClientError::Cancelled`] when the run ended so, [`ClientError::TimedOut`] when
+    /// `timeout` passed first, [`ClientError::NotFound`] if there is no such run.
+    pub async fn wait(&self, run_id: Uuid, timeout: Option<Duration>) -> Result<Payload, ClientError> {
+        let waiting = self.wait_for_end(run_id);
+        let Some(after) = timeout else {
+            return waiting.await;
+        };
+        tokio::time::timeout(after, waiting)
+            .await
+            .unwrap_or(Err(ClientError::TimedOut { run_id, after }))
+    }
+
+    async fn wait_for_end(&self, run_id: Uuid) -> Result<Payload, ClientError> {
+        // Subscribe, be sure that it is in force, *then* read: an end after the read sends its notice to us.
+        let mut closed = self.bus.subscribe(&self.subjects.closed(run_id), None).await.ok();
+        if closed.is_some() && self.bus.barrier().await.is_err() {
+            closed = None;
+        }
+        let mut backoff = Backoff::new(WAIT_POLL);
+        loop {
+            let pause = match run::ending(&self.database, run_id).await {
+                Ok(Ending::Active) => jittered(WAIT_POLL),
+                Ok(Ending::Completed(value)) => return Ok(value),
+                Ok(Ending::Failed(failure)) => return Err(ClientError::Failed(failure.into())),
+                Ok(Ending::Cancelled(reason)) => return Err(ClientError::Cancelled(reason)),
+                Err(error) if error.is_transient() => backoff.next(),
+                Err(error) => return Err(error.into()),
+            };
+            let notice = async {
+                match &mut closed {
+                    Some(subscription) => subscription.next().await.is_some(),
+                    None => std::future::pending().await,
+                }
+            };
+            let noticed = tokio::time::timeout(pause, notice).await;
+            if noticed == Ok(false) {
+                closed = None;
+            }
+        }
+    }
+
+    /// Tells the fleet of a start or a signal that was made within a transaction which has now committed. Without it
+    /// the next poll finds them.
+    pub async fn notify(&self, run_id: Uuid) {
+        match run::owner(&self.database, run_id).await {
+            Ok(Some(wake)) => self.wake(&wake),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%run_id, %error, "nobody could be told; the next poll finds it"),
+        }
+    }
+
+    pub(crate) fn wake(&self, wake: &Wake) {
+        send_wake(&self.bus, &self.subjects, wake);
+    }
+
+    fn check_size(&self, what: &'static str, payload: &Payload) -> Result<(), ClientError> {
+        let max = self.limits.payload_bytes_max;
+        if payload.len() <= max {
+            return Ok(());
+        }
+        Err(ClientError::TooLarge {
+            what,
+            bytes: payload.len(),
+            max,
+        })
+    }
+
+    /// Hands a start to the queue that commits many at once.
+    async fn queue_start(&self, start: Start) -> Result<StartOutcome, continuum_schema::Error> {
+        let (answer, answered) = oneshot::channel();
+        let gone = || continuum_schema::Error::Config("the client's runtime has stopped".into());
+        self.starts
+            .send(QueuedStart { start, answer })
+            .map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    /// Only a start with a key may be sent again when its answer was lost.
+    async fn try_start(&self, start: Start) -> Result<StartOutcome, ClientError> {
+        let since = Instant::now();
+        let mut backoff = Backoff::new(Duration::from_secs(2));
+        loop {
+            match self.queue_start(start.clone()).await {
+                Ok(outcome) => return Ok(outcome),
+                Err(continuum_schema::Error::Unavailable(e)) if start.key.is_none() => {
+                    return Err(ClientError::Unavailable(format!(
+                        "Postgres is unavailable: {e}; whether the run was started is unknown. With an idempotency key \
+                         the start could be sent again safely"
+                    )));
+                }
+                Err(error) if error.is_transient() && since.elapsed() < PATIENCE => {
+                    tokio::time::sleep(backoff.next()).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Tells the owner of a run, or whoever claims it next.
+pub(crate) fn send_wake(bus: &Bus, subjects: &Subjects, wake: &Wake) {
+    match wake.owner {
+        Some(session) => bus.hint(&subjects.wake(session, wake.run_id), Bytes::new()),
+        None => bus.hint(&subjects.ready(), Bytes::new()),
+    }
+}
+
+/// Commits whatever starts wait, together; while one commit is under way the next batch gathers. A lone start waits for
+/// nobody.
+async fn start_queued(
+    mut queue: mpsc::UnboundedReceiver<QueuedStart>,
+    database: Database,
+    bus: Bus,
+    subjects: Subjects,
+) {
+    while let Some(batch) = batch::next(&mut queue, STARTS_MAX).await {
+        let (starts, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|q| (q.start, q.answer)).unzip();
+        match run::start(&database, &starts).await {
+            Ok(outcomes) => {
+                bus.hint(&subjects.ready(), Bytes::new());
+                for (answer, outcome) in answers.into_iter().zip(outcomes) {
+                    // A caller that stopped waiting has no use for the answer.
+                    drop(answer.send(Ok(outcome)));
+                }
+            }
+            Err(error) if answers.len() == 1 || error.is_transient() => answer_all(answers, &error),
+            Err(_) => start_one_by_one(&database, starts, answers).await,
+        }
+    }
+}
+
+/// One start of a batch was refused: the others must not suffer for it.
+async fn start_one_by_one(
+    database: &Database,
+    starts: Vec<Start>,
+    answers: Vec<oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>>,
+) {
+    for (start, answer) in starts.into_iter().zip(answers) {
+        let outcome = run::start(database, &[start]).await;
+        drop(answer.send(outcome.map(|outcomes| outcomes[0])));
+    }
+}
+
+fn answer_all(
+    answers: Vec<oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>>,
+    error: &continuum_schema::Error,
+) {
+    for answer in answers {
+        drop(answer.send(Err(error.duplicate())));
+    }
+}
+
+/// A start that is being prepared; await it to send it.
+#[must_use = "nothing is started until the request is awaited"]
+pub struct StartRequest<T> {
+    client: Client,
+    workflow: String,
+    input: Result<Payload, ClientError>,
+    namespace: String,
+    key: Option<String>,
+    trace_context: Option<String>,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> StartRequest<T> {
+    /// Names the run: a second start with the same key, workflow and input gives the same run, a start with another
+    /// input is a [`ClientError::Conflict`]. Also makes the start safe to repeat.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The soft tenant; `default` without.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// The W3C trace context that the run belongs to.
+    pub fn trace_context(mut self, context: impl Into<String>) -> Self {
+        self.trace_context = Some(context.into());
+        self
+    }
+
+    /// Starts the run inside the caller's own transaction: it exists when that commits, and never if it rolls back.
+    /// Call [`Client::notify`] after the commit.
+    ///
+    /// # Errors
+    /// [`ClientError::Conflict`], [`ClientError::Invalid`], [`ClientError::TooLarge`].
+    pub async fn within(self, connection: &mut sqlx::PgConnection) -> Result<RunHandle<T>, ClientError> {
+        let (client, start) = self.prepare()?;
+        let outcome = run::start_in(connection, client.database.schema(), &start).await?;
+        handle(client, start.key, outcome)
+    }
+
+    async fn send(self) -> Result<RunHandle<T>, ClientError> {
+        let (client, start) = self.prepare()?;
+        let key = start.key.clone();
+        let outcome = client.try_start(start).await?;
+        handle(client, key, outcome)
+    }
+
+    fn prepare(self) -> Result<(Client, Start), ClientError> {
+        let input = self.input?;
+        input.format()?;
+        self.client.check_size("input", &input)?;
+        let start = Start {
+            namespace: Name::of("namespace", self.namespace)?.into(),
+            workflow: Name::of("workflow name", self.workflow)?.into(),
+            key: self.key.map(|key| Key::of("key", key)).transpose()?.map(String::from),
+            input,
+            trace_context: self.trace_context,
+        };
+        Ok((self.client, start))
+    }
+}
+
+fn handle<T>(client: Client, key: Option<String>, outcome: StartOutcome) -> Result<RunHandle<T>, ClientError> {
+    match outcome {
+        StartOutcome::Started(run_id) | StartOutcome::Existing(run_id) => Ok(client.run(run_id)),
+        StartOutcome::Conflict(run_id) => Err(ClientError::Conflict {
+            key: key.unwrap_or_default(),
+            run_id,
+        }),
+    }
+}
+
+impl<T: Send + 'static> IntoFuture for StartRequest<T> {
+    type Output = Result<RunHandle<T>, ClientError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// A signal that is being prepared; await it to send it.
+#[must_use = "nothing is sent until the request is awaited"]
+pub struct SignalRequest {
+    client: Client,
+    run_id: Uuid,
+    name: String,
+    payload: Result<Payload, ClientError>,
+    delivery_id: Option<String>,
+}
+
+/// What became of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signalled {
+    /// The run will read it.
+    Accepted,
+    /// A signal with this delivery id had been accepted before; it counts once.
+    Duplicate,
+}
+
+impl SignalRequest {
+    /// The sender's own id of this signal: sent again with the same id, it counts once.
+    pub fn delivery_id(mut self, id: impl Into<String>) -> Self {
+        self.delivery_id = Some(id.into());
+        self
+    }
+
+    /// Sends the signal when the caller's own transaction commits. If the run has ended by then, the commit fails with
+    /// SQLSTATE `CTM02`. Call [`Client::notify`] after the commit.
+    ///
+    /// # Errors
+    /// [`ClientError::NotFound`], [`ClientError::Invalid`], [`ClientError::TooLarge`].
+    pub async fn within(self, connection: &mut sqlx::PgConnection) -> Result<(), ClientError> {
+        let (client, signal) = self.prepare()?;
+        Ok(mailbox::signal_in(connection, client.database.schema(), &signal).await?)
+    }
+
+    fn prepare(self) -> Result<(Client, Signal), ClientError> {
+        let payload = self.payload?;
+        payload.format()?;
+        self.client.check_size("signal", &payload)?;
+        let signal = Signal {
+            run_id: self.run_id,
+            name: Name::of("signal name", self.name)?.into(),
+            payload,
+            delivery_id: self
+                .delivery_id
+                .map(|id| Key::of("delivery id", id))
+                .transpose()?
+                .map(String::from),
+        };
+        Ok((self.client, signal))
+    }
+
+    /// A fresh delivery id makes it safe to send again when an answer is lost.
+    async fn send(self) -> Result<Signalled, ClientError> {
+        let (client, mut signal) = self.prepare()?;
+        signal.delivery_id.get_or_insert_with(id::fresh_delivery_id);
+        let since = Instant::now();
+        let mut backoff = Backoff::new(Duration::from_secs(2));
+        let run_id = signal.run_id;
+        let signals = [signal];
+        let outcome = loop {
+            match mailbox::signal(&client.database, &signals).await {
+                Ok(outcomes) => break outcomes[0],
+                Err(error) if error.is_transient() && since.elapsed() < PATIENCE => {
+                    tokio::time::sleep(backoff.next()).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        match outcome {
+            PostOutcome::Posted(wake) => {
+                client.wake(&wake);
+                Ok(Signalled::Accepted)
+            }
+            PostOutcome::Duplicate => Ok(Signalled::Duplicate),
+            PostOutcome::NotFound => Err(ClientError::NotFound(run_id.to_string())),
+            PostOutcome::Ended => Err(ClientError::Ended(run_id)),
+            PostOutcome::Busy => Err(ClientError::Unavailable("the run's row is held by somebody".into())),
+        }
+    }
+}
+
+impl IntoFuture for SignalRequest {
+    type Output = Result<Signalled, ClientError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+/// A run, and the type of what it gives.
+pub struct RunHandle<T> {
+    client: Client,
+    run_id: Uuid,
+    output: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for RunHandle<T> {
+    fn clone(&self) -> Self {
+        self.client.run(self.run_id)
+    }
+}
+
+impl<T> RunHandle<T> {
+    /// The run's id.
+    #[must_use]
+    pub fn run_id(&self) -> Uuid {
+        self.run_id
+    }
+
+    /// A signal for this run; see [`Client::signal`].
+    #[must_use = "nothing is sent until the request is awaited"]
+    pub fn signal<S: Serialize>(&self, name: impl IntoSignal<S>, value: &S) -> SignalRequest {
+        self.client.signal(self.run_id, name, value)
+    }
+
+    /// Asks the run to stop; see [`Client::cancel`].
+    ///
+    /// # Errors
+    /// As [`Client::cancel`].
+    pub async fn cancel(&self, reason: &str) -> Result<bool, ClientError> {
+        self.client.cancel(self.run_id, reason).await
+    }
+
+    /// All that is known of the run.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn get(&self) -> Result<Run, ClientError> {
+        self.client.get(self.run_id).await
+    }
+}
+
+impl<T: Payloadable> RunHandle<T> {
+    /// Waits until the run has ended and gives its value.
+    ///
+    /// # Errors
+    /// As [`Client::wait`].
+    pub async fn result(&self) -> Result<T, ClientError> {
+        decode(&self.client.wait(self.run_id, None).await?)
+    }
+
+    /// Like [`RunHandle::result`], for `timeout` at the longest.
+    ///
+    /// # Errors
+    /// As [`Client::wait`].
+    pub async fn result_within(&self, timeout: Duration) -> Result<T, ClientError> {
+        decode(&self.client.wait(self.run_id, Some(timeout)).await?)
+    }
+}
+
+fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, ClientError> {
+    Ok(payload.decode()?)
+}

@@ -1,0 +1,750 @@
+//! A shard: one event loop that holds a part of the resident runs. Everything that happens to a run happens here, one
+//! message after another, so a run needs no locks; only its append and its effects happen elsewhere.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use continuum_schema::activity::{Attempt, Completion as ActivityCompletion};
+use continuum_schema::clock::Micros;
+use continuum_schema::event::Outcome as EffectOutcome;
+use continuum_schema::journal::CompletedActivity;
+use continuum_schema::lease::{self, ClaimedRun, ReleaseOutcome};
+use continuum_schema::mailbox::{self, Mailbox};
+use continuum_schema::{EffectId, Event, Lease};
+use futures::FutureExt as _;
+use tokio::sync::{mpsc, oneshot};
+use uuid::Uuid;
+
+use super::core::Core;
+use super::journal::QueuedAppend;
+use super::resident::{Action, Outcome, Resident, Stuck};
+use super::service::panic_text;
+use crate::error::{ActivityError, kind};
+use crate::replay::Blocked;
+use crate::retry::Backoff;
+
+/// The most messages that are taken before other tasks get their turn.
+const MESSAGES_MAX: usize = 256;
+
+/// The most mailboxes of one read.
+const MAILBOXES_MAX: usize = 256;
+
+/// How often idle runs are looked for.
+const EVICT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A run is not evicted for lack of room before it has been idle this long.
+const IDLE_MIN: Duration = Duration::from_millis(500);
+
+/// The first wait before a parked run is tried again; it doubles with each time.
+const BLOCK_RETRY_MS: i64 = 5_000;
+
+/// The longest such wait.
+const BLOCK_RETRY_MAX_MS: i64 = 600_000;
+
+/// What can happen to a shard.
+pub(crate) enum Message {
+    /// A run was claimed for it.
+    Claimed {
+        session: Uuid,
+        run: Box<ClaimedRun>,
+        claimed_at: Instant,
+    },
+    /// A run may have new mail.
+    Wake(Uuid),
+    /// Mailboxes were read; `asked` with the epochs at which the read began.
+    Mail {
+        session: Uuid,
+        asked: HashMap<Uuid, u64>,
+        mailboxes: Vec<Mailbox>,
+    },
+    /// A step ended.
+    Step {
+        lease: Lease,
+        effect: EffectId,
+        outcome: EffectOutcome,
+    },
+    /// An activity ended in this worker. If the run is not here, the completion goes to its mailbox.
+    Activity {
+        session: Uuid,
+        completion: ActivityCompletion,
+    },
+    /// An activity left this worker without ending.
+    ActivityLeft { attempt: Attempt },
+    /// An append was answered.
+    Appended { lease: Lease, committed: bool },
+    /// A catch-up pass that began at `since` found these leases and wake counters.
+    CatchUp {
+        session: Uuid,
+        owned: Arc<Vec<(Lease, i64)>>,
+        since: Instant,
+    },
+    /// There is no room for further runs.
+    MakeRoom(usize),
+    /// Everything in memory is void.
+    SessionLost,
+    /// Give back every run as soon as it is idle; answers when none is left.
+    Drain { force: bool, done: oneshot::Sender<()> },
+}
+
+/// The addresses of a worker's shards.
+pub(crate) struct Shards {
+    senders: Vec<mpsc::UnboundedSender<Message>>,
+    next_for_room: AtomicUsize,
+}
+
+impl Shards {
+    #[expect(clippy::disallowed_methods, reason = "each message answers something that was counted when it began")]
+    pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Message>>) {
+        let (senders, receivers) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
+        let shards = Self {
+            senders,
+            next_for_room: AtomicUsize::new(0),
+        };
+        (shards, receivers)
+    }
+
+    /// Sends to the shard that holds a run.
+    pub(crate) fn send(&self, run_id: Uuid, message: Message) {
+        // A shard is gone only when the worker stops; nothing of this message matters then.
+        drop(self.senders[self.place(run_id)].send(message));
+    }
+
+    pub(crate) fn place(&self, run_id: Uuid) -> usize {
+        usize::from(run_id.as_bytes()[15]) % self.senders.len()
+    }
+
+    pub(crate) fn broadcast(&self, message: impl Fn() -> Message) {
+        for sender in &self.senders {
+            drop(sender.send(message()));
+        }
+    }
+
+    pub(crate) fn session_lost(&self) {
+        self.broadcast(|| Message::SessionLost);
+    }
+
+    pub(crate) fn make_room(&self, count: usize) {
+        let place = self.next_for_room.fetch_add(1, Ordering::Relaxed) % self.senders.len();
+        drop(self.senders[place].send(Message::MakeRoom(count)));
+    }
+}
+
+/// One event loop and the runs that it holds.
+pub(crate) struct Shard {
+    core: Arc<Core>,
+    place: usize,
+    inbox: mpsc::UnboundedReceiver<Message>,
+    journal: mpsc::UnboundedSender<QueuedAppend>,
+    residents: HashMap<Uuid, Resident>,
+    /// Timers of residents, earliest first. An entry whose run or timer is gone is passed over.
+    timers: BinaryHeap<Reverse<(Micros, Uuid, EffectId)>>,
+    /// Runs that have something to do.
+    ready: Vec<Uuid>,
+    /// Runs whose mailbox is to be read.
+    mail_wanted: HashSet<Uuid>,
+    mail_reading: bool,
+    /// Leases that Postgres says are ours and that no engine holds, as of the last catch-up pass.
+    suspects: HashMap<Uuid, i64>,
+    drain: Option<Drain>,
+}
+
+struct Drain {
+    force: bool,
+    done: Vec<oneshot::Sender<()>>,
+}
+
+impl Shard {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        place: usize,
+        inbox: mpsc::UnboundedReceiver<Message>,
+        journal: mpsc::UnboundedSender<QueuedAppend>,
+    ) -> Self {
+        Self {
+            core,
+            place,
+            inbox,
+            journal,
+            residents: HashMap::new(),
+            timers: BinaryHeap::new(),
+            ready: Vec::new(),
+            mail_wanted: HashSet::new(),
+            mail_reading: false,
+            suspects: HashMap::new(),
+            drain: None,
+        }
+    }
+
+    /// Runs until every sender is gone or the worker stops. The caller switches tokio's cooperative budget off: with a
+    /// spent budget, tokio's own primitives inside of workflow code would defer their wake-ups out of the poll.
+    pub(crate) async fn run(mut self) {
+        let stop = self.core.stop.clone();
+        let mut batch = Vec::with_capacity(MESSAGES_MAX);
+        let mut evict_at = Instant::now() + EVICT_INTERVAL;
+        loop {
+            let next = self.next_timer().min(evict_at);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                count = self.inbox.recv_many(&mut batch, MESSAGES_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                }
+                () = tokio::time::sleep_until(next.into()) => {}
+            }
+            for message in batch.drain(..) {
+                self.take(message);
+            }
+            self.fire_timers();
+            if evict_at <= Instant::now() {
+                self.evict_idle(self.core.config.idle_max, usize::MAX);
+                evict_at = Instant::now() + EVICT_INTERVAL;
+            }
+            self.turns();
+            self.read_mail();
+            self.drained();
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Claimed {
+                session,
+                run,
+                claimed_at,
+            } => self.claimed(session, *run, claimed_at),
+            Message::Wake(run_id) => self.want_mail(run_id),
+            Message::Mail {
+                session,
+                asked,
+                mailboxes,
+            } => self.mail_read(session, &asked, mailboxes),
+            Message::Step {
+                lease,
+                effect,
+                outcome,
+            } => {
+                if let Some(resident) = self.current(&lease) {
+                    resident.step_ended(effect, outcome);
+                    self.ready.push(lease.run_id);
+                }
+            }
+            Message::Activity { session, completion } => self.activity_ended(session, completion),
+            Message::ActivityLeft { attempt } => {
+                if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
+                    resident.activity_left(attempt.effect);
+                }
+            }
+            Message::Appended { lease, committed } => self.appended(&lease, committed),
+            Message::CatchUp { session, owned, since } => self.catch_up(session, &owned, since),
+            Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
+            Message::SessionLost => self.session_lost(),
+            Message::Drain { force, done } => {
+                let drain = self.drain.get_or_insert(Drain {
+                    force: false,
+                    done: Vec::new(),
+                });
+                drain.force |= force;
+                drain.done.push(done);
+            }
+        }
+    }
+
+    /// The run, if it is still held under this lease.
+    fn current(&mut self, lease: &Lease) -> Option<&mut Resident> {
+        self.residents
+            .get_mut(&lease.run_id)
+            .filter(|resident| resident.lease == *lease)
+    }
+
+    // ---- runs come and go ------------------------------------------------------------------------------------------
+
+    fn claimed(&mut self, session: Uuid, run: ClaimedRun, claimed_at: Instant) {
+        if !self.core.is_current(session) {
+            self.core.residents_changed(-1);
+            return;
+        }
+        let lease = run.lease;
+        let tries = run.block_count;
+        // A newer claim of a run that is here already voids the old engine.
+        if self.residents.remove(&lease.run_id).is_some() {
+            self.core.residents_changed(-1);
+        }
+        let core = Arc::clone(&self.core);
+        match Resident::load(&core, run, claimed_at) {
+            Ok(resident) => {
+                for (effect, fire_at) in &resident.timers {
+                    self.timers.push(Reverse((*fire_at, lease.run_id, *effect)));
+                }
+                self.residents.insert(lease.run_id, resident);
+                self.ready.push(lease.run_id);
+            }
+            Err(stuck) => {
+                self.core.residents_changed(-1);
+                self.park(lease, tries, stuck);
+            }
+        }
+    }
+
+    fn remove(&mut self, run_id: Uuid) -> Option<Resident> {
+        let resident = self.residents.remove(&run_id)?;
+        self.core.residents_changed(-1);
+        Some(resident)
+    }
+
+    fn session_lost(&mut self) {
+        let count = self.residents.len();
+        self.residents.clear();
+        self.core.residents_changed(-isize::try_from(count).unwrap_or(0));
+        self.timers.clear();
+        self.ready.clear();
+        self.mail_wanted.clear();
+        self.suspects.clear();
+    }
+
+    /// Puts a run that can't go on where people see it, and nobody claims it before its time.
+    fn park(&self, lease: Lease, tries: i32, stuck: Stuck) {
+        let Some(session) = self.core.session() else { return };
+        let core = Arc::clone(&self.core);
+        let (reason, detail, retry_ms) = parked(tries, &stuck);
+        tracing::error!(run_id = %lease.run_id, reason, %detail, "run.blocked");
+        tokio::spawn(async move {
+            let mut backoff = Backoff::new(Duration::from_secs(1));
+            while core.is_current(session) {
+                match lease::block(&core.database, session, &lease, reason, &detail, retry_ms).await {
+                    Ok(_) => return,
+                    Err(error) if error.is_transient() => tokio::time::sleep(backoff.next()).await,
+                    Err(error) => {
+                        tracing::error!(run_id = %lease.run_id, %error, "a blocked run could not be parked");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    fn evict_idle(&mut self, idle_for: Duration, count: usize) {
+        if self.drain.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let mut idle: Vec<(Instant, Uuid)> = self
+            .residents
+            .iter()
+            .filter(|(_, r)| now.duration_since(r.active_at) >= idle_for && r.is_idle())
+            .map(|(run_id, r)| (r.active_at, *run_id))
+            .collect();
+        if idle.len() > count {
+            idle.sort_unstable();
+            idle.truncate(count);
+        }
+        let leases = idle.into_iter().filter_map(|(_, run_id)| self.remove(run_id));
+        let leases: Vec<(Lease, i64)> = leases.map(|r| (r.lease, r.wake)).collect();
+        self.release(leases);
+    }
+
+    /// Gives leases back; a run whose counter moved meanwhile stays due.
+    fn release(&self, leases: Vec<(Lease, i64)>) {
+        let Some(session) = self.core.session().filter(|_| !leases.is_empty()) else {
+            return;
+        };
+        tokio::spawn(release(Arc::clone(&self.core), session, leases));
+    }
+
+    /// Gives back what can be given back while the worker drains.
+    fn drained(&mut self) {
+        let Some(drain) = &self.drain else { return };
+        let force = drain.force;
+        let free: Vec<Uuid> = self
+            .residents
+            .iter()
+            .filter(|(_, r)| if force { !r.is_in_flight() } else { r.is_idle() })
+            .map(|(run_id, _)| *run_id)
+            .collect();
+        let leases: Vec<(Lease, i64)> = free
+            .into_iter()
+            .filter_map(|run_id| self.remove(run_id))
+            // An input that was not taken must not be missed: with a counter that can't match, the run stays due.
+            .map(|r| (r.lease, if r.is_idle() { r.wake } else { -1 }))
+            .collect();
+        let done = if self.residents.is_empty() {
+            self.drain.as_mut().map(|d| std::mem::take(&mut d.done)).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        let Some(session) = self.core.session() else {
+            return;
+        };
+        if leases.is_empty() && done.is_empty() {
+            return;
+        }
+        let core = Arc::clone(&self.core);
+        tokio::spawn(async move {
+            if !leases.is_empty() {
+                release(core, session, leases).await;
+            }
+            for done in done {
+                if done.send(()).is_err() {
+                    tracing::debug!("whoever asked for the drain has stopped waiting");
+                }
+            }
+        });
+    }
+
+    // ---- inputs ----------------------------------------------------------------------------------------------------
+
+    fn want_mail(&mut self, run_id: Uuid) {
+        if let Some(resident) = self.residents.get_mut(&run_id) {
+            resident.mail_wanted = true;
+            self.mail_wanted.insert(run_id);
+        }
+    }
+
+    /// Reads the mailboxes that are wanted, all in one round trip, one read at a time.
+    fn read_mail(&mut self) {
+        let Some(session) = self.core.session() else { return };
+        if self.mail_reading || self.mail_wanted.is_empty() {
+            return;
+        }
+        let wanted: Vec<Uuid> = self.mail_wanted.iter().copied().take(MAILBOXES_MAX).collect();
+        let mut asked = HashMap::new();
+        for run_id in wanted {
+            self.mail_wanted.remove(&run_id);
+            if let Some(resident) = self.residents.get_mut(&run_id) {
+                asked.insert(resident.lease.chain_id, resident.mail_epoch);
+            }
+        }
+        if asked.is_empty() {
+            return;
+        }
+        self.mail_reading = true;
+        let core = Arc::clone(&self.core);
+        let place = self.place;
+        tokio::spawn(async move {
+            let chains: Vec<Uuid> = asked.keys().copied().collect();
+            let mut backoff = Backoff::new(Duration::from_secs(1));
+            let mailboxes = loop {
+                if !core.is_current(session) {
+                    break Vec::new();
+                }
+                match mailbox::read(&core.database, session, &chains).await {
+                    Ok(mailboxes) => break mailboxes,
+                    Err(error) => {
+                        tracing::debug!(%error, "mailboxes could not be read");
+                        tokio::time::sleep(backoff.next()).await;
+                    }
+                }
+            };
+            let message = Message::Mail {
+                session,
+                asked,
+                mailboxes,
+            };
+            drop(core.shards.senders[place].send(message));
+        });
+    }
+
+    fn mail_read(&mut self, session: Uuid, asked: &HashMap<Uuid, u64>, mailboxes: Vec<Mailbox>) {
+        self.mail_reading = false;
+        if !self.core.is_current(session) {
+            return;
+        }
+        for chain_id in asked.keys() {
+            let wanted_again = self.mail_wanted.contains(chain_id);
+            if let Some(resident) = self.by_chain(*chain_id) {
+                resident.mail_wanted = wanted_again;
+            }
+        }
+        for mailbox in mailboxes {
+            let chain_id = mailbox.chain_id;
+            let Some(epoch) = asked.get(&chain_id).copied() else { continue };
+            let Some(resident) = self.by_chain(chain_id) else { continue };
+            let (lease, tries) = (resident.lease, resident.block_count());
+            match resident.take_mailbox(mailbox, epoch) {
+                Ok(()) => self.ready.push(lease.run_id),
+                Err(stuck) => {
+                    self.remove(lease.run_id);
+                    self.park(lease, tries, stuck);
+                }
+            }
+        }
+    }
+
+    /// A chain's current run. Until a run continues as new, both have one id.
+    fn by_chain(&mut self, chain_id: Uuid) -> Option<&mut Resident> {
+        self.residents.get_mut(&chain_id)
+    }
+
+    fn activity_ended(&mut self, session: Uuid, completion: ActivityCompletion) {
+        let attempt = completion.attempt;
+        let here = self.core.is_current(session)
+            && self
+                .residents
+                .get(&attempt.run_id)
+                .is_some_and(|resident| resident.is_pending(attempt.effect));
+        if !here {
+            self.core.activities.post(session, completion);
+            return;
+        }
+        let Event::ActivityCompleted { outcome, .. } = completion.event else {
+            return;
+        };
+        if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
+            let completed = CompletedActivity {
+                effect: attempt.effect,
+                attempt: attempt.attempt,
+                result: completion.result,
+            };
+            resident.activity_ended(completed, outcome);
+            self.ready.push(attempt.run_id);
+        }
+    }
+
+    fn next_timer(&self) -> Instant {
+        let wait = self
+            .timers
+            .peek()
+            .map_or(EVICT_INTERVAL, |Reverse((fire_at, _, _))| self.core.clock.until(*fire_at));
+        Instant::now() + wait.min(EVICT_INTERVAL)
+    }
+
+    fn fire_timers(&mut self) {
+        let now = self.core.clock.now();
+        while let Some(Reverse((fire_at, run_id, effect))) = self.timers.peek().copied() {
+            if fire_at > now {
+                return;
+            }
+            self.timers.pop();
+            let resident = self.residents.get_mut(&run_id);
+            if let Some(resident) = resident.filter(|r| r.timers.get(&effect) == Some(&fire_at)) {
+                resident.timer_due(effect);
+                self.ready.push(run_id);
+            }
+        }
+    }
+
+    /// Compares what Postgres says this session owns with what is here.
+    fn catch_up(&mut self, session: Uuid, owned: &[(Lease, i64)], since: Instant) {
+        if !self.core.is_current(session) {
+            return;
+        }
+        let mut listed = HashSet::new();
+        let mut orphans = HashMap::new();
+        let mut release = Vec::new();
+        for (lease, wake) in owned {
+            if self.core.shards.place(lease.run_id) != self.place {
+                continue;
+            }
+            match self.residents.get(&lease.run_id).map(|r| (r.lease == *lease, r.wake != *wake)) {
+                Some((true, moved)) => {
+                    listed.insert(lease.run_id);
+                    if moved {
+                        self.want_mail(lease.run_id);
+                    }
+                }
+                // Ours, and nobody here knows of it: the answer to a claim was lost. It is given back when it is seen
+                // twice; a claim or a release that is under way is seen once at the most.
+                _ if self.suspects.get(&lease.run_id) == Some(&lease.token) => release.push((*lease, -1)),
+                _ => {
+                    orphans.insert(lease.run_id, lease.token);
+                }
+            }
+        }
+        self.suspects = orphans;
+        if !release.is_empty() {
+            tracing::warn!(count = release.len(), "leases without an engine are given back");
+            self.release(release);
+        }
+        self.reap(&listed, since);
+    }
+
+    /// Drops engines whose lease is somebody else's: this is the zombie, and it never touches the other.
+    fn reap(&mut self, listed: &HashSet<Uuid>, since: Instant) {
+        let zombies: Vec<Uuid> = self
+            .residents
+            .iter()
+            .filter(|(run_id, r)| r.claimed_at < since && !r.is_in_flight() && !listed.contains(*run_id))
+            .map(|(run_id, _)| *run_id)
+            .collect();
+        for run_id in zombies {
+            tracing::warn!(%run_id, "reaped: the lease of this run is somebody else's");
+            self.remove(run_id);
+        }
+    }
+
+    // ---- turns -----------------------------------------------------------------------------------------------------
+
+    fn turns(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.sort_unstable();
+        ready.dedup();
+        for run_id in ready {
+            self.turn(run_id);
+        }
+    }
+
+    fn turn(&mut self, run_id: Uuid) {
+        let Some(session) = self.core.session() else { return };
+        let core = Arc::clone(&self.core);
+        let Some(resident) = self.residents.get_mut(&run_id) else { return };
+        resident.active_at = Instant::now();
+        let (lease, tries) = (resident.lease, resident.block_count());
+        match resident.turn(&core) {
+            Ok(Outcome::Idle) => {}
+            Ok(Outcome::Act(actions)) => self.act(session, lease, actions),
+            Ok(Outcome::Append(append)) => {
+                // The writer is gone only when the worker stops.
+                drop(self.journal.send(QueuedAppend { session, append }));
+            }
+            Err(stuck) => {
+                self.remove(run_id);
+                self.park(lease, tries, stuck);
+            }
+        }
+    }
+
+    fn appended(&mut self, lease: &Lease, committed: bool) {
+        let Some(resident) = self.current(lease) else { return };
+        if !committed {
+            self.remove(lease.run_id);
+            return;
+        }
+        let actions = resident.committed();
+        if let Some(session) = self.core.session() {
+            self.act(session, *lease, actions);
+        }
+        self.ready.push(lease.run_id);
+    }
+
+    fn act(&mut self, session: Uuid, lease: Lease, actions: Vec<Action>) {
+        let mut rung: Vec<String> = Vec::new();
+        for action in actions {
+            match action {
+                Action::Step { effect, name, run } => self.start_step(lease, effect, name, run),
+                Action::Activity { scheduled, slot } => {
+                    let attempt = Attempt {
+                        run_id: lease.run_id,
+                        effect: scheduled.effect,
+                        attempt: 1,
+                    };
+                    if let Some(resident) = self.residents.get_mut(&lease.run_id) {
+                        resident.activity_started(scheduled.effect);
+                        let namespace = resident.namespace.clone();
+                        self.core
+                            .activities
+                            .start(&self.core, session, attempt, namespace, *scheduled, slot);
+                    }
+                }
+                Action::Ring { queue } => {
+                    if !rung.contains(&queue) {
+                        self.core.activities.ring(&self.core, &queue);
+                        rung.push(queue);
+                    }
+                }
+                Action::Timer { effect, fire_at } => {
+                    if let Some(resident) = self.residents.get_mut(&lease.run_id) {
+                        resident.timers.insert(effect, fire_at);
+                        self.timers.push(Reverse((fire_at, lease.run_id, effect)));
+                    }
+                }
+                Action::Ended => {
+                    self.remove(lease.run_id);
+                    let closed = self.core.subjects.closed(lease.run_id);
+                    self.core.bus.hint(&closed, Bytes::new());
+                }
+            }
+        }
+    }
+
+    fn start_step(
+        &mut self,
+        lease: Lease,
+        effect: EffectId,
+        name: String,
+        run: futures::future::BoxFuture<'static, Result<continuum_schema::Payload, ActivityError>>,
+    ) {
+        let Some(resident) = self.residents.get_mut(&lease.run_id) else { return };
+        let core = Arc::clone(&self.core);
+        let task = tokio::spawn(async move {
+            let outcome = step_outcome(&core, &name, AssertUnwindSafe(run).catch_unwind().await);
+            let message = Message::Step { lease, effect, outcome };
+            core.shards.send(lease.run_id, message);
+        });
+        resident.step_started(effect, task.abort_handle());
+    }
+}
+
+/// What a step gave, as it is journaled.
+fn step_outcome(
+    core: &Core,
+    name: &str,
+    ended: Result<Result<continuum_schema::Payload, ActivityError>, Box<dyn std::any::Any + Send>>,
+) -> EffectOutcome {
+    let max = core.config.limits.payload_bytes_max;
+    let error = match ended {
+        Ok(Ok(value)) if value.len() <= max => return EffectOutcome::Ok(value),
+        Ok(Ok(value)) => ActivityError::permanent(
+            kind::OVERSIZE,
+            format!("the result of step `{name}` has {} bytes; the limit is {max}", value.len()),
+        ),
+        Ok(Err(error)) => error,
+        Err(panic) => ActivityError::permanent(
+            kind::PANICKED,
+            format!("step `{name}` panicked: {}", panic_text(&*panic)),
+        ),
+    };
+    EffectOutcome::Err(error.into())
+}
+
+/// The word, the details and the next try of a run that can't go on.
+fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option<i64>) {
+    let retry = BLOCK_RETRY_MS
+        .checked_shl(u32::try_from(tries).unwrap_or(0).min(16))
+        .unwrap_or(BLOCK_RETRY_MAX_MS)
+        .min(BLOCK_RETRY_MAX_MS);
+    match stuck {
+        Stuck::Corrupt { seq, reason } => {
+            let detail = serde_json::json!({ "message": reason, "seq": seq });
+            ("corrupt", detail, None)
+        }
+        Stuck::Blocked(blocked) => {
+            let word = match blocked {
+                Blocked::Drift(_) => "drift",
+                Blocked::Panicked(_) => "panicked",
+                _ => "foreign",
+            };
+            let detail = serde_json::json!({ "message": blocked.to_string(), "blocked": blocked });
+            (word, detail, Some(retry))
+        }
+    }
+}
+
+/// Gives leases back, for as long as the session lasts.
+async fn release(core: Arc<Core>, session: Uuid, mut leases: Vec<(Lease, i64)>) {
+    let mut backoff = Backoff::new(Duration::from_secs(1));
+    while !leases.is_empty() && core.is_current(session) {
+        match lease::release(&core.database, session, &leases).await {
+            Ok(outcomes) => {
+                if outcomes.contains(&ReleaseOutcome::Due) {
+                    core.ring_ready(0);
+                }
+                let busy = leases.into_iter().zip(outcomes);
+                leases = busy
+                    .filter(|(_, outcome)| *outcome == ReleaseOutcome::Busy)
+                    .map(|(lease, _)| lease)
+                    .collect();
+            }
+            Err(error) => tracing::debug!(%error, "leases could not be given back yet"),
+        }
+        if !leases.is_empty() {
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+}
