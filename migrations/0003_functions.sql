@@ -494,8 +494,10 @@ BEGIN
 END $$;
 
 -- Cancels a run that no worker has begun, at once and without a worker; for any other, posts the request.
--- p_event is the encoded last event. Outcomes as of continuum_post, and 5: ended here and now.
-CREATE FUNCTION continuum_cancel(p_run uuid, p_reason bytea, p_event bytea, p_event_kind smallint)
+-- p_event is the encoded last event, p_failure what the run's record says. Outcomes as of continuum_post, and 5: ended here and now.
+CREATE FUNCTION continuum_cancel(
+    p_run uuid, p_reason bytea, p_event bytea, p_event_kind smallint, p_failure bytea
+)
 RETURNS TABLE (o_outcome smallint, o_owner uuid, o_run uuid)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -513,7 +515,7 @@ BEGIN
         INSERT INTO continuum_events (run_id, seq, token, kind, at, payload)
         VALUES (v_lease.run_id, 1, v_token, p_event_kind, clock_timestamp(), p_event);
         PERFORM continuum_end_runs(ARRAY[v_lease.chain_id], ARRAY[v_lease.run_id], ARRAY['cancelled'],
-                                   ARRAY[NULL::bytea], ARRAY[NULL::bytea], ARRAY[NULL::text]);
+                                   ARRAY[NULL::bytea], ARRAY[p_failure], ARRAY[NULL::text]);
         o_outcome := 5;
         o_run := v_lease.run_id;
         RETURN NEXT;
