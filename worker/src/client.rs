@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytes::Bytes;
-use continuum_bus::{Bus, Subjects};
+use continuum_bus::{Bus, BusState, Subjects};
 use continuum_schema::mailbox::{self, CancelOutcome, PostOutcome, Signal, Wake};
 use continuum_schema::run::{self, Ending, Filter, Run, Start, StartOutcome};
 use continuum_schema::{Database, Key, Name, Payload, PayloadError, TextError, id};
@@ -30,6 +30,9 @@ const STARTS_MAX: usize = 128;
 
 /// How often a waiter looks by itself, in case the notice of the end was lost.
 const WAIT_POLL: Duration = Duration::from_secs(1);
+
+/// How long a hint waits for the first link to NATS.
+const LINK_MAX: Duration = Duration::from_secs(1);
 
 /// How long a request goes on trying while Postgres is away.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -250,7 +253,7 @@ impl Client {
         }
         match mailbox::cancel(&self.database, run_id, reason).await? {
             CancelOutcome::Requested(wake) => {
-                self.wake(&wake);
+                self.wake(&wake).await;
                 Ok(false)
             }
             CancelOutcome::Cancelled(run) => {
@@ -345,14 +348,22 @@ impl Client {
     /// the next poll finds them.
     pub async fn notify(&self, run_id: Uuid) {
         match run::owner(&self.database, run_id).await {
-            Ok(Some(wake)) => self.wake(&wake),
+            Ok(Some(wake)) => self.wake(&wake).await,
             Ok(None) => {}
             Err(error) => tracing::debug!(%run_id, %error, "nobody could be told; the next poll finds it"),
         }
     }
 
-    pub(crate) fn wake(&self, wake: &Wake) {
+    async fn wake(&self, wake: &Wake) {
+        until_linked(&self.bus).await;
         send_wake(&self.bus, &self.subjects, wake);
+    }
+
+    /// Sends what is still on its way to NATS and closes the link. A program that exits right after a request calls
+    /// this, or the hint that makes the request quick may be lost.
+    pub async fn close(&self) {
+        self.bus.close().await;
+        self.database.close().await;
     }
 
     fn check_size(&self, what: &'static str, payload: &Payload) -> Result<(), ClientError> {
@@ -399,6 +410,16 @@ impl Client {
     }
 }
 
+/// A hint is dropped while there is no link, so a client that has just begun to connect waits a moment for it.
+async fn until_linked(bus: &Bus) {
+    let mut status = bus.status();
+    if matches!(status.borrow().state, BusState::Connecting) {
+        let settled = status.wait_for(|s| !matches!(s.state, BusState::Connecting));
+        // The bound is what matters: without a link the next poll finds what the hint would have told.
+        drop(tokio::time::timeout(LINK_MAX, settled).await);
+    }
+}
+
 /// Tells the owner of a run, or whoever claims it next.
 pub(crate) fn send_wake(bus: &Bus, subjects: &Subjects, wake: &Wake) {
     match wake.owner {
@@ -419,6 +440,7 @@ async fn start_queued(
         let (starts, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|q| (q.start, q.answer)).unzip();
         match run::start(&database, &starts).await {
             Ok(outcomes) => {
+                until_linked(&bus).await;
                 bus.hint(&subjects.ready(), Bytes::new());
                 for (answer, outcome) in answers.into_iter().zip(outcomes) {
                     // A caller that stopped waiting has no use for the answer.
@@ -608,7 +630,7 @@ impl SignalRequest {
         };
         match outcome {
             PostOutcome::Posted(wake) => {
-                client.wake(&wake);
+                client.wake(&wake).await;
                 Ok(Signalled::Accepted)
             }
             PostOutcome::Duplicate => Ok(Signalled::Duplicate),

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::core::Core;
-use super::shard::Message;
+use super::shard::{Answer, Message};
 use crate::batch;
 use crate::retry::Backoff;
 
@@ -82,10 +82,7 @@ async fn flush(core: &Arc<Core>, batch: Vec<QueuedAppend>) {
         match settle(core, &part).await {
             Settled::Answered(outcomes) => answer(core, part, outcomes),
             Settled::SessionEnded => {}
-            Settled::Refused(error) if part.len() == 1 => {
-                tracing::warn!(run_id = %part[0].append.lease.run_id, %error, "an append was refused; its engine is dropped");
-                answer(core, part, vec![AppendOutcome::Refused]);
-            }
+            Settled::Refused(error) if part.len() == 1 => refuse(core, &part[0], error),
             Settled::Refused(_) => {
                 let mut first = part;
                 let second = first.split_off(first.len() / 2);
@@ -129,19 +126,31 @@ async fn settle(core: &Core, batch: &[QueuedAppend]) -> Settled {
 
 fn answer(core: &Arc<Core>, batch: Vec<QueuedAppend>, outcomes: Vec<AppendOutcome>) {
     for (queued, outcome) in batch.into_iter().zip(outcomes) {
-        if outcome == AppendOutcome::Busy {
-            send_again(Arc::clone(core), queued);
-            continue;
+        match outcome {
+            AppendOutcome::Committed => tell(core, &queued, Answer::Committed),
+            AppendOutcome::Refused => tell(core, &queued, Answer::Refused),
+            AppendOutcome::Busy => send_again(Arc::clone(core), queued),
         }
-        let lease = queued.append.lease;
-        core.shards.send(
-            lease.run_id,
-            Message::Appended {
-                lease,
-                committed: outcome == AppendOutcome::Committed,
-            },
-        );
     }
+}
+
+fn refuse(core: &Core, queued: &QueuedAppend, error: Error) {
+    let run_id = queued.append.lease.run_id;
+    match error {
+        Error::Stale(reason) => {
+            tracing::debug!(%run_id, reason, "an append was stale; its engine is dropped");
+            tell(core, queued, Answer::Refused);
+        }
+        error => {
+            tracing::error!(%run_id, %error, "Postgres will not take an append");
+            tell(core, queued, Answer::Failed(error.to_string()));
+        }
+    }
+}
+
+fn tell(core: &Core, queued: &QueuedAppend, answer: Answer) {
+    let lease = queued.append.lease;
+    core.shards.send(lease.run_id, Message::Appended { lease, answer });
 }
 
 /// Somebody holds the row of a run that ends; the others of its batch didn't wait for it, and neither does the writer.

@@ -31,6 +31,8 @@ pub(crate) enum Stuck {
     Blocked(Blocked),
     /// Its history can't be read.
     Corrupt { seq: Option<Seq>, reason: String },
+    /// Postgres will not take its append.
+    Refused(String),
 }
 
 impl From<Blocked> for Stuck {

@@ -40,6 +40,12 @@ const EVICT_INTERVAL: Duration = Duration::from_secs(1);
 /// A run is not evicted for lack of room before it has been idle this long.
 const IDLE_MIN: Duration = Duration::from_millis(500);
 
+/// How long a wake waits for the claim of its run to arrive.
+const EARLY_WAKE_MAX: Duration = Duration::from_secs(10);
+
+/// The most wakes that wait so; those beyond are found by a catch-up pass.
+const EARLY_WAKES_MAX: usize = 10_000;
+
 /// The first wait before a parked run is tried again; it doubles with each time.
 const BLOCK_RETRY_MS: i64 = 5_000;
 
@@ -76,7 +82,7 @@ pub(crate) enum Message {
     /// An activity left this worker without ending.
     ActivityLeft { attempt: Attempt },
     /// An append was answered.
-    Appended { lease: Lease, committed: bool },
+    Appended { lease: Lease, answer: Answer },
     /// A catch-up pass that began at `since` found these leases and wake counters.
     CatchUp {
         session: Uuid,
@@ -89,6 +95,16 @@ pub(crate) enum Message {
     SessionLost,
     /// Give back every run as soon as it is idle; answers when none is left.
     Drain { force: bool, done: oneshot::Sender<()> },
+}
+
+/// What came of an append.
+pub(crate) enum Answer {
+    /// It is in the journal.
+    Committed,
+    /// The lease or the position is somebody else's, or the engine's picture of its mail and activities is stale.
+    Refused,
+    /// Postgres will not take it, for a reason that lies in the data.
+    Failed(String),
 }
 
 /// The addresses of a worker's shards.
@@ -148,6 +164,9 @@ pub(crate) struct Shard {
     /// Runs whose mailbox is to be read.
     mail_wanted: HashSet<Uuid>,
     mail_reading: bool,
+    /// Wakes of runs that are not here: their claim may still be on its way from the dispatcher, and the mail is newer
+    /// than what that claim read.
+    early_wakes: HashMap<Uuid, Instant>,
     /// Leases that Postgres says are ours and that no engine holds, as of the last catch-up pass.
     suspects: HashMap<Uuid, i64>,
     drain: Option<Drain>,
@@ -175,6 +194,7 @@ impl Shard {
             ready: Vec::new(),
             mail_wanted: HashSet::new(),
             mail_reading: false,
+            early_wakes: HashMap::new(),
             suspects: HashMap::new(),
             drain: None,
         }
@@ -204,6 +224,7 @@ impl Shard {
             self.fire_timers();
             if evict_at <= Instant::now() {
                 self.evict_idle(self.core.config.idle_max, usize::MAX);
+                self.early_wakes.retain(|_, heard| heard.elapsed() < EARLY_WAKE_MAX);
                 evict_at = Instant::now() + EVICT_INTERVAL;
             }
             self.turns();
@@ -242,7 +263,7 @@ impl Shard {
                     resident.activity_left(attempt.effect);
                 }
             }
-            Message::Appended { lease, committed } => self.appended(&lease, committed),
+            Message::Appended { lease, answer } => self.appended(lease, answer),
             Message::CatchUp { session, owned, since } => self.catch_up(session, &owned, since),
             Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
             Message::SessionLost => self.session_lost(),
@@ -285,6 +306,9 @@ impl Shard {
                 }
                 self.residents.insert(lease.run_id, resident);
                 self.ready.push(lease.run_id);
+                if self.early_wakes.remove(&lease.run_id).is_some() {
+                    self.want_mail(lease.run_id);
+                }
             }
             Err(stuck) => {
                 self.core.residents_changed(-1);
@@ -306,6 +330,7 @@ impl Shard {
         self.timers.clear();
         self.ready.clear();
         self.mail_wanted.clear();
+        self.early_wakes.clear();
         self.suspects.clear();
     }
 
@@ -404,6 +429,8 @@ impl Shard {
         if let Some(resident) = self.residents.get_mut(&run_id) {
             resident.mail_wanted = true;
             self.mail_wanted.insert(run_id);
+        } else if self.early_wakes.len() < EARLY_WAKES_MAX {
+            self.early_wakes.insert(run_id, Instant::now());
         }
     }
 
@@ -490,6 +517,9 @@ impl Shard {
                 .get(&attempt.run_id)
                 .is_some_and(|resident| resident.is_pending(attempt.effect));
         if !here {
+            if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
+                resident.activity_left(attempt.effect);
+            }
             self.core.activities.post(session, completion);
             return;
         }
@@ -610,17 +640,27 @@ impl Shard {
         }
     }
 
-    fn appended(&mut self, lease: &Lease, committed: bool) {
-        let Some(resident) = self.current(lease) else { return };
-        if !committed {
-            self.remove(lease.run_id);
-            return;
+    fn appended(&mut self, lease: Lease, answer: Answer) {
+        let Some(resident) = self.current(&lease) else { return };
+        match answer {
+            Answer::Committed => {
+                let actions = resident.committed();
+                if let Some(session) = self.core.session() {
+                    self.act(session, lease, actions);
+                }
+                self.ready.push(lease.run_id);
+            }
+            // If the lease is still ours, somebody must rebuild the run at once; if not, giving it back does nothing.
+            Answer::Refused => {
+                self.remove(lease.run_id);
+                self.release(vec![(lease, -1)]);
+            }
+            Answer::Failed(reason) => {
+                let tries = resident.block_count();
+                self.remove(lease.run_id);
+                self.park(lease, tries, Stuck::Refused(reason));
+            }
         }
-        let actions = resident.committed();
-        if let Some(session) = self.core.session() {
-            self.act(session, *lease, actions);
-        }
-        self.ready.push(lease.run_id);
     }
 
     fn act(&mut self, session: Uuid, lease: Lease, actions: Vec<Action>) {
@@ -713,6 +753,10 @@ fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option
         Stuck::Corrupt { seq, reason } => {
             let detail = serde_json::json!({ "message": reason, "seq": seq });
             ("corrupt", detail, None)
+        }
+        Stuck::Refused(reason) => {
+            let detail = serde_json::json!({ "message": reason });
+            ("refused", detail, Some(retry))
         }
         Stuck::Blocked(blocked) => {
             let word = match blocked {
