@@ -60,7 +60,8 @@ pub struct SignalSettings {
     pub replicas: usize,
     /// Largest signal, headers included, in bytes. Default: 1 MiB, which is also the default of the server.
     pub max_message_bytes: usize,
-    /// A signal that is neither acknowledged nor refused for so long is delivered again. Default: 30 s.
+    /// A signal that is neither acknowledged nor refused for so long is delivered again, so it is also how long a signal
+    /// waits that a worker had fetched when it died. Default: 5 s.
     pub ack_wait: Duration,
     /// Signals that may be on their way at once, over all workers. Default: 10,000.
     pub max_ack_pending: u32,
@@ -71,7 +72,7 @@ impl Default for SignalSettings {
         Self {
             replicas: 1,
             max_message_bytes: 1 << 20,
-            ack_wait: Duration::from_secs(30),
+            ack_wait: Duration::from_secs(5),
             max_ack_pending: 10_000,
         }
     }

@@ -4,18 +4,19 @@ use sqlx::Row;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::database::{Statement, statement};
 use crate::event::{ActivityScheduled, EffectId, Event, Failure};
 use crate::journal::{encode_failure, int};
 use crate::mailbox::Wake;
 use crate::{Database, Error, Payload};
 
-const CLAIM: &str = include_str!("../queries/activity/claim.sql");
-const COMPLETE: &str = include_str!("../queries/activity/complete.sql");
-const RETRY: &str = include_str!("../queries/activity/retry.sql");
-const LOST: &str = include_str!("../queries/activity/lost.sql");
-const HELD: &str = include_str!("../queries/activity/held.sql");
-const RESULT: &str = include_str!("../queries/activity/result.sql");
-const OPEN: &str = include_str!("../queries/activity/open.sql");
+const CLAIM: Statement = statement!("activity/claim");
+const COMPLETE: Statement = statement!("activity/complete");
+const RETRY: Statement = statement!("activity/retry");
+const LOST: Statement = statement!("activity/lost");
+const HELD: Statement = statement!("activity/held");
+const RESULT: Statement = statement!("activity/result");
+const OPEN: Statement = statement!("activity/open");
 
 /// One attempt of one activity: the fence of everything that ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

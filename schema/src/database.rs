@@ -6,12 +6,17 @@ use std::time::Duration;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Query;
-use sqlx::{PgConnection, PgPool, Postgres, Row, Transaction};
+use sqlx::{Encode, PgConnection, PgPool, Postgres, Row, Type};
 
-use crate::{Error, Name};
+use crate::{Error, Name, fault};
 
-const CONFIGURE: &str = include_str!("../queries/instance/configure.sql");
-const LATENCY: &str = include_str!("../queries/instance/latency.sql");
+const CONFIGURE: Statement = statement!("instance/configure");
+const LATENCY: Statement = statement!("instance/latency");
+const BEGIN: Statement = statement!("instance/begin");
+const COMMIT: Statement = statement!("instance/commit");
+
+/// How much longer than the server's own limit a caller waits for its answer.
+const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
 /// What stands between a worker and Postgres.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,93 +135,153 @@ impl Database {
         self.pool.close().await;
     }
 
-    pub(crate) fn query(&self, sql: &'static str) -> Query<'static, Postgres, PgArguments> {
-        sqlx::query(sql).persistent(self.config.pooler == Pooler::None)
-    }
-
-    pub(crate) async fn connection(&self) -> Result<Connection, Error> {
-        match self.config.pooler {
-            Pooler::None => Ok(Connection::Plain(self.pool.acquire().await?)),
-            Pooler::Transaction => {
-                let mut transaction = self.pool.begin().await?;
-                configure(&mut transaction, &self.config, true).await?;
-                Ok(Connection::Transaction(transaction))
-            }
+    /// A call of a statement; bind its parameters, then run it.
+    pub(crate) fn query(&self, statement: Statement) -> Call {
+        Call {
+            name: statement.name,
+            query: sqlx::query(statement.sql).persistent(self.config.pooler == Pooler::None),
         }
     }
 
+    /// A connection for several statements that belong together. The caller ends with [`Connection::finish`].
+    pub(crate) async fn connection(&self) -> Result<Connection, Error> {
+        let mut connection = Connection {
+            pooled: self.pool.acquire().await?,
+            in_transaction: self.config.pooler == Pooler::Transaction,
+        };
+        if connection.in_transaction {
+            let begun = self.begin(connection.as_mut()).await;
+            if let Err(error) = begun {
+                return connection.finish(Err(error)).await;
+            }
+        }
+        Ok(connection)
+    }
+
+    async fn begin(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(BEGIN.sql).execute(&mut *connection).await?;
+        configure(connection, &self.config, true).await
+    }
+
     /// All rows of a statement.
-    pub(crate) async fn all(
-        &self,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<Vec<PgRow>, Error> {
-        let mut connection = self.connection().await?;
-        let rows = query.fetch_all(connection.as_mut()).await;
-        connection.finish(rows).await
+    pub(crate) async fn all(&self, call: Call) -> Result<Vec<PgRow>, Error> {
+        self.run(call.name, async |connection| {
+            call.query.fetch_all(connection).await
+        })
+        .await
     }
 
     /// The one row of a statement that has exactly one.
-    pub(crate) async fn one(
-        &self,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<PgRow, Error> {
-        let mut connection = self.connection().await?;
-        let row = query.fetch_one(connection.as_mut()).await;
-        connection.finish(row).await
+    pub(crate) async fn one(&self, call: Call) -> Result<PgRow, Error> {
+        self.run(call.name, async |connection| {
+            call.query.fetch_one(connection).await
+        })
+        .await
     }
 
     /// The row of a statement that has at most one.
-    pub(crate) async fn optional(
-        &self,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<Option<PgRow>, Error> {
-        let mut connection = self.connection().await?;
-        let row = query.fetch_optional(connection.as_mut()).await;
-        connection.finish(row).await
+    pub(crate) async fn optional(&self, call: Call) -> Result<Option<PgRow>, Error> {
+        self.run(call.name, async |connection| {
+            call.query.fetch_optional(connection).await
+        })
+        .await
     }
 
     /// How many rows a statement changed.
-    pub(crate) async fn execute(
+    pub(crate) async fn execute(&self, call: Call) -> Result<u64, Error> {
+        let done = self.run(call.name, async |connection| {
+            call.query.execute(connection).await
+        });
+        Ok(done.await?.rows_affected())
+    }
+
+    /// Runs one statement within its time. The server has a limit of its own; ours is a little longer, and is the only
+    /// one that helps when the network swallows packets and no answer ever comes.
+    async fn run<T>(
         &self,
-        query: Query<'static, Postgres, PgArguments>,
-    ) -> Result<u64, Error> {
+        name: &'static str,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Error> {
         let mut connection = self.connection().await?;
-        let done = query.execute(connection.as_mut()).await;
-        Ok(connection.finish(done).await?.rows_affected())
+        let limit = self.config.statement_timeout + ANSWER_GRACE;
+        fault::before(name);
+        let result = match tokio::time::timeout(limit, statement(connection.as_mut())).await {
+            Ok(result) => result,
+            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
+        };
+        let value = connection.finish(result).await?;
+        fault::after(name)?;
+        Ok(value)
+    }
+}
+
+/// A statement, by its file `queries/<noun>/<verb>.sql`.
+#[derive(Clone, Copy)]
+pub(crate) struct Statement {
+    /// `<noun>/<verb>`.
+    pub(crate) name: &'static str,
+    pub(crate) sql: &'static str,
+}
+
+/// The statement in `queries/<noun>/<verb>.sql`.
+macro_rules! statement {
+    ($name:literal) => {
+        $crate::database::Statement {
+            name: $name,
+            sql: include_str!(concat!("../queries/", $name, ".sql")),
+        }
+    };
+}
+pub(crate) use statement;
+
+/// A statement with its parameters.
+pub(crate) struct Call {
+    name: &'static str,
+    query: Query<'static, Postgres, PgArguments>,
+}
+
+impl Call {
+    /// Binds the next parameter.
+    pub(crate) fn bind<'t, T>(mut self, value: T) -> Self
+    where
+        T: Encode<'t, Postgres> + Type<Postgres>,
+    {
+        self.query = self.query.bind(value);
+        self
     }
 }
 
 /// A connection in the state that the pooler setting asks for.
-pub(crate) enum Connection {
-    Plain(PoolConnection<Postgres>),
-    Transaction(Transaction<'static, Postgres>),
+pub(crate) struct Connection {
+    pooled: PoolConnection<Postgres>,
+    in_transaction: bool,
 }
 
 impl Connection {
     pub(crate) fn as_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Plain(connection) => connection,
-            Self::Transaction(transaction) => transaction,
-        }
+        &mut self.pooled
     }
 
-    /// Commits where there is something to commit. A connection that turned out to be dead, or to lead to a server
-    /// that became a replica, leaves the pool.
-    pub(crate) async fn finish<T>(self, result: Result<T, sqlx::Error>) -> Result<T, Error> {
-        match (self, result) {
-            (Self::Transaction(transaction), Ok(value)) => {
-                transaction.commit().await?;
-                Ok(value)
-            }
-            (Self::Plain(_), Ok(value)) => Ok(value),
-            (connection, Err(error)) => {
-                let error = Error::from(error);
-                if let (Self::Plain(connection), Error::Unavailable(_)) = (connection, &error) {
-                    drop(connection.detach());
-                }
-                Err(error)
-            }
+    /// Commits where there is something to commit. A connection that turned out to be dead, to lead to a server that
+    /// became a replica, or to be in a transaction that failed, leaves the pool.
+    pub(crate) async fn finish<T>(mut self, result: Result<T, sqlx::Error>) -> Result<T, Error> {
+        let result = match result {
+            Ok(value) if self.in_transaction => sqlx::raw_sql(COMMIT.sql)
+                .execute(self.as_mut())
+                .await
+                .map(|_| value),
+            other => other,
+        };
+        let result = result.map_err(Error::from);
+        let keep = match &result {
+            Ok(_) => true,
+            Err(Error::Unavailable(_)) => false,
+            Err(_) => !self.in_transaction,
+        };
+        if !keep {
+            drop(self.pooled.detach());
         }
+        result
     }
 }
 
@@ -226,7 +291,7 @@ async fn configure(
     local: bool,
 ) -> Result<(), sqlx::Error> {
     let path = format!("\"{}\"", config.schema.replace('"', "\"\""));
-    let row = sqlx::query(CONFIGURE)
+    let row = sqlx::query(CONFIGURE.sql)
         .bind(&path)
         .bind(millis(config.statement_timeout))
         .bind(millis(config.lock_timeout))

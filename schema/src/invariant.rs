@@ -2,9 +2,10 @@
 
 use sqlx::Row;
 
+use crate::database::{Statement, statement};
 use crate::{Database, Error};
 
-const VIOLATIONS: &str = include_str!("../queries/invariant/violations.sql");
+const VIOLATIONS: Statement = statement!("invariant/violations");
 
 /// A rule that does not hold, and for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +22,9 @@ pub struct Violation {
 /// # Errors
 /// [`Error::Unavailable`] while Postgres is away.
 pub async fn violations(database: &Database, patience: f64) -> Result<Vec<Violation>, Error> {
-    let rows = database.all(database.query(VIOLATIONS).bind(patience)).await?;
+    let rows = database
+        .all(database.query(VIOLATIONS).bind(patience))
+        .await?;
     rows.iter()
         .map(|row| {
             Ok(Violation {

@@ -5,11 +5,12 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::clock::{Micros, from_micros};
+use crate::database::{Statement, statement};
 use crate::event::{EffectId, Event, EventError, Failure, Seq};
 use crate::{Database, Error, Lease, Payload};
 
-const APPEND: &str = include_str!("../queries/journal/append.sql");
-const HISTORY: &str = include_str!("../queries/journal/history.sql");
+const APPEND: Statement = statement!("journal/append");
+const HISTORY: Statement = statement!("journal/history");
 
 /// One turn's events for one run, and what must become true together with them.
 #[derive(Clone, Debug)]

@@ -7,16 +7,17 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::database::{Statement, statement};
 use crate::journal::EventRow;
 use crate::mailbox::Mail;
 use crate::{Database, Error, Payload};
 
-const CLAIM: &str = include_str!("../queries/lease/claim.sql");
-const RELEASE: &str = include_str!("../queries/lease/release.sql");
-const BLOCK: &str = include_str!("../queries/lease/block.sql");
-const SWEEP: &str = include_str!("../queries/lease/sweep.sql");
-const TICKET: &str = include_str!("../queries/lease/ticket.sql");
-const OWNED: &str = include_str!("../queries/lease/owned.sql");
+const CLAIM: Statement = statement!("lease/claim");
+const RELEASE: Statement = statement!("lease/release");
+const BLOCK: Statement = statement!("lease/block");
+const SWEEP: Statement = statement!("lease/sweep");
+const TICKET: Statement = statement!("lease/ticket");
+const OWNED: Statement = statement!("lease/owned");
 
 /// The right to append to one run, as a claim gave it. It is checked again by every append: holding this value proves
 /// nothing, it only names what is to be checked.

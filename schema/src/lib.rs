@@ -20,6 +20,9 @@ pub mod clock;
 mod database;
 mod error;
 pub mod event;
+mod fault;
+#[doc(hidden)]
+pub mod floor;
 pub mod id;
 pub mod invariant;
 pub mod journal;

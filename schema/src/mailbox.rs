@@ -5,15 +5,16 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::database::{Statement, statement};
 use crate::event::{Event, Failure};
 use crate::{Database, Error, Payload};
 
-const READ: &str = include_str!("../queries/mailbox/read.sql");
-const POST: &str = include_str!("../queries/mailbox/post.sql");
-const INGEST: &str = include_str!("../queries/mailbox/ingest.sql");
-const CANCEL: &str = include_str!("../queries/mailbox/cancel.sql");
-const DEFER: &str = include_str!("../queries/mailbox/defer.sql");
-const REJECTED: &str = include_str!("../queries/mailbox/rejected.sql");
+const READ: Statement = statement!("mailbox/read");
+const POST: Statement = statement!("mailbox/post");
+const INGEST: Statement = statement!("mailbox/ingest");
+const CANCEL: Statement = statement!("mailbox/cancel");
+const DEFER: Statement = statement!("mailbox/defer");
+const REJECTED: Statement = statement!("mailbox/rejected");
 
 /// What a piece of mail is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,7 +321,7 @@ pub async fn signal_in(
     schema: &str,
     signal: &Signal,
 ) -> Result<(), Error> {
-    sqlx::query(crate::tx::qualified(DEFER, schema))
+    sqlx::query(crate::tx::qualified(DEFER.sql, schema))
         .bind(signal.run_id)
         .bind(&signal.name)
         .bind(signal.payload.as_bytes())

@@ -5,15 +5,16 @@ use std::borrow::Cow;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::{Acquire, AssertSqlSafe, Row, SqlSafeStr};
 
+use crate::database::{Statement, statement};
 use crate::error::VersionError;
 use crate::{Database, Error, partition};
 
-const LOCK: &str = include_str!("../queries/instance/lock.sql");
-const VERSION: &str = include_str!("../queries/instance/version.sql");
-const EXISTS: &str = include_str!("../queries/instance/exists.sql");
-const SCHEMA: &str = include_str!("../queries/instance/schema.sql");
-const CREATE: &str = include_str!("../queries/instance/create.sql");
-const GRANTS: &str = include_str!("../queries/instance/grants.sql");
+const LOCK: Statement = statement!("instance/lock");
+const VERSION: Statement = statement!("instance/version");
+const EXISTS: Statement = statement!("instance/exists");
+const SCHEMA: Statement = statement!("instance/schema");
+const CREATE: Statement = statement!("instance/create");
+const GRANTS: Statement = statement!("instance/grants");
 
 /// Every migration of this build, in order. A test compares the list with the folder.
 pub const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -60,7 +61,7 @@ pub fn wanted() -> i64 {
 pub async fn migrate(database: &Database) -> Result<Migrated, Error> {
     let mut connection = database.connection().await?;
     let mut transaction = connection.as_mut().begin().await?;
-    sqlx::query(LOCK)
+    sqlx::query(LOCK.sql)
         .bind(format!("continuum migrate {}", database.schema()))
         .persistent(false)
         .execute(&mut *transaction)
@@ -111,6 +112,7 @@ pub async fn check(database: &Database) -> Result<i64, Error> {
 #[must_use]
 pub fn grants(schema: &str, role: &str) -> String {
     GRANTS
+        .sql
         .replace("{schema}", &quote(schema))
         .replace("{role}", &quote(role))
 }
@@ -128,7 +130,7 @@ fn newer(database: &Database, found: i64) -> VersionError {
 }
 
 async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Result<(), Error> {
-    let exists = sqlx::query(SCHEMA)
+    let exists = sqlx::query(SCHEMA.sql)
         .bind(schema)
         .persistent(false)
         .fetch_one(&mut *connection)
@@ -136,7 +138,7 @@ async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Res
         .try_get::<bool, _>(0)?;
     // `IF NOT EXISTS` asks for the right to create even where there is nothing to create.
     if !exists {
-        let create = CREATE.replace("{schema}", &quote(schema));
+        let create = CREATE.sql.replace("{schema}", &quote(schema));
         sqlx::query(AssertSqlSafe(create))
             .persistent(false)
             .execute(connection)
@@ -147,7 +149,7 @@ async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Res
 
 /// The newest migration that was applied; 0 if there is none.
 async fn applied(connection: &mut sqlx::PgConnection) -> Result<i64, Error> {
-    let exists = sqlx::query(EXISTS)
+    let exists = sqlx::query(EXISTS.sql)
         .bind("continuum_migrations")
         .persistent(false)
         .fetch_one(&mut *connection)
@@ -156,7 +158,7 @@ async fn applied(connection: &mut sqlx::PgConnection) -> Result<i64, Error> {
     if !exists {
         return Ok(0);
     }
-    let rows = sqlx::query(VERSION)
+    let rows = sqlx::query(VERSION.sql)
         .persistent(false)
         .fetch_all(connection)
         .await?;

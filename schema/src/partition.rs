@@ -2,10 +2,11 @@
 
 use sqlx::Row;
 
+use crate::database::{Statement, statement};
 use crate::{Database, Error};
 
-const ENSURE: &str = include_str!("../queries/partition/ensure.sql");
-const OVERFLOW: &str = include_str!("../queries/partition/overflow.sql");
+const ENSURE: Statement = statement!("partition/ensure");
+const OVERFLOW: Statement = statement!("partition/overflow");
 
 /// How many months ahead of the current one have a partition.
 pub const MONTHS_AHEAD: i32 = 4;

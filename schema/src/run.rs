@@ -5,17 +5,18 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::database::{Statement, statement};
 use crate::event::Failure;
 use crate::mailbox::Wake;
 use crate::{Database, Error, Payload};
 
-const START: &str = include_str!("../queries/run/start.sql");
-const GET: &str = include_str!("../queries/run/get.sql");
-const FIND: &str = include_str!("../queries/run/find.sql");
-const LIST: &str = include_str!("../queries/run/list.sql");
-const END: &str = include_str!("../queries/run/end.sql");
-const OWNER: &str = include_str!("../queries/run/owner.sql");
-const COUNT: &str = include_str!("../queries/run/count.sql");
+const START: Statement = statement!("run/start");
+const GET: Statement = statement!("run/get");
+const FIND: Statement = statement!("run/find");
+const LIST: Statement = statement!("run/list");
+const END: Statement = statement!("run/end");
+const OWNER: Statement = statement!("run/owner");
+const COUNT: Statement = statement!("run/count");
 
 /// A run to be started.
 #[derive(Clone, Debug)]
@@ -48,7 +49,14 @@ pub enum StartOutcome {
 /// # Errors
 /// Any error concerns all of them. Only a start with a key may be repeated after [`Error::Unavailable`].
 pub async fn start(database: &Database, starts: &[Start]) -> Result<Vec<StartOutcome>, Error> {
-    let query = bind_starts(database.query(START), starts);
+    let columns = StartColumns::of(starts);
+    let query = database
+        .query(START)
+        .bind(columns.namespaces)
+        .bind(columns.workflows)
+        .bind(columns.keys)
+        .bind(columns.inputs)
+        .bind(columns.traces);
     start_outcomes(&database.all(query).await?, starts.len())
 }
 
@@ -61,35 +69,41 @@ pub async fn start_in(
     schema: &str,
     start: &Start,
 ) -> Result<StartOutcome, Error> {
-    let starts = std::slice::from_ref(start);
-    let query = sqlx::query(crate::tx::qualified(START, schema)).persistent(false);
-    let rows = bind_starts(query, starts).fetch_all(connection).await?;
+    let columns = StartColumns::of(std::slice::from_ref(start));
+    let rows = sqlx::query(crate::tx::qualified(START.sql, schema))
+        .persistent(false)
+        .bind(columns.namespaces)
+        .bind(columns.workflows)
+        .bind(columns.keys)
+        .bind(columns.inputs)
+        .bind(columns.traces)
+        .fetch_all(connection)
+        .await?;
     start_outcomes(&rows, 1)?
         .first()
         .copied()
         .ok_or_else(|| Error::Damaged("a start gave no outcome".into()))
 }
 
-type PgQuery = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
+/// Starts as the arrays that the function takes.
+struct StartColumns {
+    namespaces: Vec<String>,
+    workflows: Vec<String>,
+    keys: Vec<Option<String>>,
+    inputs: Vec<Vec<u8>>,
+    traces: Vec<Option<String>>,
+}
 
-fn bind_starts(query: PgQuery, starts: &[Start]) -> PgQuery {
-    let texts = |f: fn(&Start) -> &str| starts.iter().map(|s| f(s).to_owned()).collect::<Vec<_>>();
-    query
-        .bind(texts(|s| &s.namespace))
-        .bind(texts(|s| &s.workflow))
-        .bind(starts.iter().map(|s| s.key.clone()).collect::<Vec<_>>())
-        .bind(
-            starts
-                .iter()
-                .map(|s| s.input.as_bytes().to_vec())
-                .collect::<Vec<_>>(),
-        )
-        .bind(
-            starts
-                .iter()
-                .map(|s| s.trace_context.clone())
-                .collect::<Vec<_>>(),
-        )
+impl StartColumns {
+    fn of(starts: &[Start]) -> Self {
+        Self {
+            namespaces: starts.iter().map(|s| s.namespace.clone()).collect(),
+            workflows: starts.iter().map(|s| s.workflow.clone()).collect(),
+            keys: starts.iter().map(|s| s.key.clone()).collect(),
+            inputs: starts.iter().map(|s| s.input.as_bytes().to_vec()).collect(),
+            traces: starts.iter().map(|s| s.trace_context.clone()).collect(),
+        }
+    }
 }
 
 fn start_outcomes(rows: &[PgRow], count: usize) -> Result<Vec<StartOutcome>, Error> {

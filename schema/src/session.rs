@@ -4,13 +4,14 @@ use sqlx::Row;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::database::{Statement, statement};
 use crate::{Database, Error};
 
-const OPEN: &str = include_str!("../queries/session/open.sql");
-const BEAT: &str = include_str!("../queries/session/beat.sql");
-const CLOSE: &str = include_str!("../queries/session/close.sql");
-const WATCH: &str = include_str!("../queries/session/watch.sql");
-const FORGET: &str = include_str!("../queries/session/forget.sql");
+const OPEN: Statement = statement!("session/open");
+const BEAT: Statement = statement!("session/beat");
+const CLOSE: Statement = statement!("session/close");
+const WATCH: Statement = statement!("session/watch");
+const FORGET: Statement = statement!("session/forget");
 
 /// What a worker says of itself.
 #[derive(Clone, Debug)]

@@ -55,8 +55,15 @@ pub(crate) struct Posted {
 }
 
 impl Activities {
-    #[expect(clippy::disallowed_methods, reason = "at most one completion a slot is on its way")]
-    pub(crate) fn new(registry: &Registry, queues: &[Name], slots: usize) -> (Self, mpsc::UnboundedReceiver<Posted>) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "at most one completion a slot is on its way"
+    )]
+    pub(crate) fn new(
+        registry: &Registry,
+        queues: &[Name],
+        slots: usize,
+    ) -> (Self, mpsc::UnboundedReceiver<Posted>) {
         let mut served: HashSet<String> = queues.iter().map(ToString::to_string).collect();
         if queues.is_empty() {
             served.extend(registry.queues());
@@ -92,7 +99,11 @@ impl Activities {
     }
 
     /// A slot for an activity that this worker can run itself, if one is free.
-    pub(crate) fn reserve(&self, core: &Core, scheduled: &ActivityScheduled) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn reserve(
+        &self,
+        core: &Core,
+        scheduled: &ActivityScheduled,
+    ) -> Option<OwnedSemaphorePermit> {
         let can_run = !core.draining.is_cancelled()
             && self.queues.contains(&scheduled.options.queue)
             && core.registry.activity(&scheduled.name).is_some();
@@ -144,7 +155,10 @@ impl Activities {
     /// Sends a completion to its chain's mailbox.
     pub(crate) fn post(&self, session: Uuid, completion: Completion) {
         // The receiver is gone only when the worker stops; the attempt is then found to be lost.
-        drop(self.completions.send(Posted { session, completion }));
+        drop(self.completions.send(Posted {
+            session,
+            completion,
+        }));
     }
 
     /// Tells every attempt that its result counts no more.
@@ -176,7 +190,9 @@ async fn run_attempt(
 ) -> Ended {
     let Some(definition) = core.registry.activity(&scheduled.name) else {
         let message = format!("this worker has no activity `{}`", scheduled.name);
-        return Ended::With(Outcome::Err(ActivityError::new(kind::ERROR, message).into()));
+        return Ended::With(Outcome::Err(
+            ActivityError::new(kind::ERROR, message).into(),
+        ));
     };
     if let Some(key) = &scheduled.options.idempotency_key {
         match activity::result(&core.database, namespace, &scheduled.name, key).await {
@@ -185,7 +201,9 @@ async fn run_attempt(
             // Without the answer the effect may be a second one: better another attempt.
             Err(error) => {
                 let message = format!("the idempotency key could not be looked up: {error}");
-                return Ended::With(Outcome::Err(ActivityError::new(kind::ERROR, message).into()));
+                return Ended::With(Outcome::Err(
+                    ActivityError::new(kind::ERROR, message).into(),
+                ));
             }
         }
     }
@@ -209,7 +227,10 @@ async fn run_attempt(
         let after = humantime::format_duration(timeout);
         Err(ActivityError::new(
             kind::TIMED_OUT,
-            format!("attempt {} of `{}` took longer than {after}", attempt.attempt, scheduled.name),
+            format!(
+                "attempt {} of `{}` took longer than {after}",
+                attempt.attempt, scheduled.name
+            ),
         ))
     });
     Ended::With(match check_size(core, &scheduled.name, result) {
@@ -219,7 +240,11 @@ async fn run_attempt(
 }
 
 /// Calls the author's code; a panic is that attempt's error and nobody else's.
-async fn call(definition: &ActivityDefinition, ctx: ActivityContext, input: Payload) -> Result<Payload, ActivityError> {
+async fn call(
+    definition: &ActivityDefinition,
+    ctx: ActivityContext,
+    input: Payload,
+) -> Result<Payload, ActivityError> {
     let name = definition.name();
     let call = AssertUnwindSafe(async move { definition.run(ctx, input).await });
     call.catch_unwind().await.unwrap_or_else(|panic| {
@@ -228,27 +253,43 @@ async fn call(definition: &ActivityDefinition, ctx: ActivityContext, input: Payl
     })
 }
 
-fn check_size(core: &Core, name: &str, result: Result<Payload, ActivityError>) -> Result<Payload, ActivityError> {
+fn check_size(
+    core: &Core,
+    name: &str,
+    result: Result<Payload, ActivityError>,
+) -> Result<Payload, ActivityError> {
     let max = core.config.limits.payload_bytes_max;
     match result {
         Ok(value) if value.len() > max => Err(ActivityError::permanent(
             kind::OVERSIZE,
-            format!("the result of activity `{name}` has {} bytes; the limit is {max}", value.len()),
+            format!(
+                "the result of activity `{name}` has {} bytes; the limit is {max}",
+                value.len()
+            ),
         )),
         other => other,
     }
 }
 
 /// Ends the activity, or sees to its next attempt.
-async fn settle(core: &Arc<Core>, session: Uuid, attempt: Attempt, scheduled: ActivityScheduled, ended: Ended) {
+async fn settle(
+    core: &Arc<Core>,
+    session: Uuid,
+    attempt: Attempt,
+    scheduled: ActivityScheduled,
+    ended: Ended,
+) {
     let Ended::With(outcome) = ended else {
         if core.is_current(session) {
-            core.shards.send(attempt.run_id, Message::ActivityLeft { attempt });
+            core.shards
+                .send(attempt.run_id, Message::ActivityLeft { attempt });
         }
         return;
     };
     match &outcome {
-        Outcome::Err(failure) if retry::may_retry(&scheduled.options.retry, attempt.attempt, failure.retryable) => {
+        Outcome::Err(failure)
+            if retry::may_retry(&scheduled.options.retry, attempt.attempt, failure.retryable) =>
+        {
             try_again(core, session, attempt, &scheduled, failure.clone()).await;
         }
         _ => {
@@ -265,8 +306,13 @@ async fn settle(core: &Arc<Core>, session: Uuid, attempt: Attempt, scheduled: Ac
                 },
                 result,
             };
-            core.shards
-                .send(attempt.run_id, Message::Activity { session, completion });
+            core.shards.send(
+                attempt.run_id,
+                Message::Activity {
+                    session,
+                    completion,
+                },
+            );
         }
     }
 }
@@ -288,7 +334,8 @@ async fn try_again(
     if !hand_back(core, session, attempt, &end, delay).await {
         return;
     }
-    core.shards.send(attempt.run_id, Message::ActivityLeft { attempt });
+    core.shards
+        .send(attempt.run_id, Message::ActivityLeft { attempt });
     let core = Arc::clone(core);
     let queue = scheduled.options.queue.clone();
     tokio::spawn(async move {
@@ -298,7 +345,13 @@ async fn try_again(
 }
 
 /// Ends an attempt without ending its activity. Returns whether it was still this session's.
-async fn hand_back(core: &Core, session: Uuid, attempt: Attempt, end: &AttemptEnd, delay: Duration) -> bool {
+async fn hand_back(
+    core: &Core,
+    session: Uuid,
+    attempt: Attempt,
+    end: &AttemptEnd,
+    delay: Duration,
+) -> bool {
     let delay_ms = i64::try_from(delay.as_millis()).unwrap_or(i64::MAX);
     let mut backoff = Backoff::new(Duration::from_secs(1));
     while core.is_current(session) {
@@ -323,10 +376,18 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
     }
     let due = || async {
         // Either way there is a reason to look.
-        drop(tokio::time::timeout(jittered(core.config.poll_interval), activities.due.notified()).await);
+        drop(
+            tokio::time::timeout(
+                jittered(core.config.poll_interval),
+                activities.due.notified(),
+            )
+            .await,
+        );
     };
     while core.draining.run_until_cancelled(due()).await.is_some() {
-        let Some(session) = core.session() else { continue };
+        let Some(session) = core.session() else {
+            continue;
+        };
         match claim_all(&core, session).await {
             Ok(()) => backoff.reset(),
             Err(error) => {
@@ -347,11 +408,25 @@ async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_sche
             return Ok(());
         };
         let limit = i32::try_from(wanted).unwrap_or(1);
-        let claimed = activity::claim(&core.database, session, &activities.queues, &activities.names, limit).await?;
+        let claimed = activity::claim(
+            &core.database,
+            session,
+            &activities.queues,
+            &activities.names,
+            limit,
+        )
+        .await?;
         let count = claimed.len();
         for claimed in claimed {
             if let Some(slot) = slots.split(1) {
-                activities.start(core, session, claimed.attempt, claimed.namespace, claimed.scheduled, slot);
+                activities.start(
+                    core,
+                    session,
+                    claimed.attempt,
+                    claimed.namespace,
+                    claimed.scheduled,
+                    slot,
+                );
             }
         }
         if count < free {
@@ -363,7 +438,9 @@ async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_sche
 /// Brings completions to their mailboxes, whatever waits in one commit.
 pub(crate) async fn complete(core: Arc<Core>, mut posted: mpsc::UnboundedReceiver<Posted>) {
     while let Some(batch) = batch::next(&mut posted, COMPLETIONS_MAX).await {
-        let Some(session) = core.session() else { continue };
+        let Some(session) = core.session() else {
+            continue;
+        };
         let completions: Vec<Completion> = batch
             .into_iter()
             .filter(|posted| posted.session == session)
@@ -398,7 +475,9 @@ async fn post_batch(core: &Core, session: Uuid, completions: &[Completion]) {
 pub(crate) async fn watch_held(core: Arc<Core>) {
     loop {
         tokio::time::sleep(jittered(HELD_INTERVAL)).await;
-        let Some(session) = core.session() else { continue };
+        let Some(session) = core.session() else {
+            continue;
+        };
         let asked = Instant::now();
         if core.activities.running() == 0 {
             continue;
@@ -425,11 +504,20 @@ pub(crate) async fn drain(core: &Arc<Core>, patience: Duration) -> usize {
     if tokio::time::timeout(patience, idle).await.is_ok() {
         return 0;
     }
-    let Some(session) = core.session() else { return 0 };
+    let Some(session) = core.session() else {
+        return 0;
+    };
     let rest: Vec<Attempt> = core.activities.lock().keys().copied().collect();
     core.activities.cancel_all();
     for attempt in &rest {
-        hand_back(core, session, *attempt, &AttemptEnd::Released, Duration::ZERO).await;
+        hand_back(
+            core,
+            session,
+            *attempt,
+            &AttemptEnd::Released,
+            Duration::ZERO,
+        )
+        .await;
     }
     rest.len()
 }

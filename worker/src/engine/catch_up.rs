@@ -18,8 +18,12 @@ const PAGE: i64 = 500;
 /// is then the poll interval.
 pub(crate) async fn keep(core: Arc<Core>) {
     loop {
-        let asked = tokio::time::timeout(interval(&core), core.catch_up.notified()).await.is_ok();
-        let Some(session) = core.session() else { continue };
+        let asked = tokio::time::timeout(interval(&core), core.catch_up.notified())
+            .await
+            .is_ok();
+        let Some(session) = core.session() else {
+            continue;
+        };
         match pass(&core, session).await {
             Ok(count) => tracing::trace!(count, asked, "caught up"),
             Err(error) => tracing::debug!(%error, "a catch-up pass failed"),

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use continuum_bus::{Bus, SignalSettings, Subjects};
+use continuum_schema::Database;
 use continuum_schema::clock::Clock;
 use continuum_schema::lease::ClaimKey;
 use continuum_schema::mailbox::Wake;
-use continuum_schema::Database;
 use time::OffsetDateTime;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -99,19 +99,24 @@ impl Core {
 
     pub(crate) fn residents_changed(&self, by: isize) {
         if by >= 0 {
-            self.residents.fetch_add(by.unsigned_abs(), Ordering::Relaxed);
+            self.residents
+                .fetch_add(by.unsigned_abs(), Ordering::Relaxed);
         } else {
-            self.residents.fetch_sub(by.unsigned_abs(), Ordering::Relaxed);
+            self.residents
+                .fetch_sub(by.unsigned_abs(), Ordering::Relaxed);
         }
     }
 
     /// Tells the owner of a run of new mail; when nobody owns it, asks somebody to claim it.
     pub(crate) fn wake(&self, wake: &Wake) {
         match wake.owner {
-            Some(session) if self.is_current(session) => self.shards.send(wake.run_id, Message::Wake(wake.run_id)),
+            Some(session) if self.is_current(session) => {
+                self.shards.send(wake.run_id, Message::Wake(wake.run_id))
+            }
             Some(session) => {
                 tracing::trace!(run_id = %wake.run_id, to = %session, "run.forwarded");
-                self.bus.hint(&self.subjects.wake(session, wake.run_id), Bytes::new());
+                self.bus
+                    .hint(&self.subjects.wake(session, wake.run_id), Bytes::new());
             }
             None => self.ring_ready(0),
         }
@@ -122,12 +127,15 @@ impl Core {
         if hops == 0 && self.can_claim() {
             self.runs_due.notify_one();
         }
-        self.bus.hint(&self.subjects.ready(), Bytes::from(vec![hops]));
+        self.bus
+            .hint(&self.subjects.ready(), Bytes::from(vec![hops]));
     }
 
     /// Whether this worker can take one more run.
     pub(crate) fn can_claim(&self) -> bool {
-        !self.draining.is_cancelled() && self.session().is_some() && self.residents() < self.config.residents_max
+        !self.draining.is_cancelled()
+            && self.session().is_some()
+            && self.residents() < self.config.residents_max
     }
 
     /// The settings of the signal stream.
@@ -143,7 +151,11 @@ impl Core {
         let mut keys: Vec<ClaimKey> = Vec::new();
         for definition in self.registry.workflows() {
             let name = definition.name();
-            if let Some(latest) = self.registry.latest(name).filter(|l| l.hash() == definition.hash()) {
+            if let Some(latest) = self
+                .registry
+                .latest(name)
+                .filter(|l| l.hash() == definition.hash())
+            {
                 keys.push(ClaimKey {
                     key: name.to_owned(),
                     pin: ClaimKey::pinned(name, latest.hash()),

@@ -24,8 +24,15 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
     let mut keys = core.claim_keys();
     let mut floor = Floor::new();
     let mut backoff = Backoff::new(Duration::from_secs(2));
-    while core.draining.run_until_cancelled(due(&core)).await.is_some() {
-        let Some(session) = core.session() else { continue };
+    while core
+        .draining
+        .run_until_cancelled(due(&core))
+        .await
+        .is_some()
+    {
+        let Some(session) = core.session() else {
+            continue;
+        };
         match claim_all(&core, session, &mut keys, &mut floor).await {
             Ok(()) => backoff.reset(),
             Err(error) => {
@@ -61,7 +68,14 @@ async fn claim_all(
         let limit = room.min(CLAIM_MAX);
         let from = floor.begin(core).await?;
         let claimed_at = Instant::now();
-        let runs = lease::claim(&core.database, session, keys, i32::try_from(limit).unwrap_or(i32::MAX), from).await?;
+        let runs = lease::claim(
+            &core.database,
+            session,
+            keys,
+            i32::try_from(limit).unwrap_or(i32::MAX),
+            from,
+        )
+        .await?;
         let count = runs.len();
         if count > 0 {
             tracing::trace!(count, "runs claimed");
@@ -138,7 +152,9 @@ impl Floor {
 
     /// The pass that began at `began` found all there was.
     fn exhausted(&mut self, began: Instant) {
-        let Some(candidate) = &mut self.candidate else { return };
+        let Some(candidate) = &mut self.candidate else {
+            return;
+        };
         if candidate.proven && began >= candidate.since + Self::LINGER {
             self.floor = candidate.ticket;
             self.candidate = None;

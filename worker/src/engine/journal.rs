@@ -59,11 +59,18 @@ fn take_batch(core: &Arc<Core>, waiting: &mut VecDeque<QueuedAppend>) -> Vec<Que
     let mut bytes = 0;
     while let Some(next) = waiting.front() {
         let size = next.append.bytes();
-        let other_session = batch.first().is_some_and(|first| first.session != next.session);
-        if batch.len() == RUNS_MAX || other_session || (!batch.is_empty() && bytes + size > BATCH_BYTES_MAX) {
+        let other_session = batch
+            .first()
+            .is_some_and(|first| first.session != next.session);
+        if batch.len() == RUNS_MAX
+            || other_session
+            || (!batch.is_empty() && bytes + size > BATCH_BYTES_MAX)
+        {
             break;
         }
-        let Some(next) = waiting.pop_front() else { break };
+        let Some(next) = waiting.pop_front() else {
+            break;
+        };
         if size >= LARGE_BYTES {
             let core = Arc::clone(core);
             tokio::spawn(async move { flush(&core, vec![next]).await });
@@ -150,7 +157,8 @@ fn refuse(core: &Core, queued: &QueuedAppend, error: Error) {
 
 fn tell(core: &Core, queued: &QueuedAppend, answer: Answer) {
     let lease = queued.append.lease;
-    core.shards.send(lease.run_id, Message::Appended { lease, answer });
+    core.shards
+        .send(lease.run_id, Message::Appended { lease, answer });
 }
 
 /// Somebody holds the row of a run that ends; the others of its batch didn't wait for it, and neither does the writer.

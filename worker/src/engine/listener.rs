@@ -41,7 +41,9 @@ pub(crate) async fn hear_ready(core: Arc<Core>) {
 
 /// Hears of activities until the worker stops.
 pub(crate) async fn hear_queue(core: Arc<Core>, queue: String) {
-    let Ok(name) = Name::of("queue", queue) else { return };
+    let Ok(name) = Name::of("queue", queue) else {
+        return;
+    };
     let subject = core.subjects.queue(&name);
     hear(&core, &subject, Some(GROUP), |_| core.activities.kick()).await;
 }
@@ -84,8 +86,12 @@ pub(crate) async fn attach(core: &Arc<Core>, session: Uuid) {
     }
 }
 
-fn spawn_for_session<F>(core: &Arc<Core>, session: Uuid, subject: String, take: fn(Arc<Core>, BusMessage) -> F)
-where
+fn spawn_for_session<F>(
+    core: &Arc<Core>,
+    session: Uuid,
+    subject: String,
+    take: fn(Arc<Core>, BusMessage) -> F,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
     let core = Arc::clone(core);

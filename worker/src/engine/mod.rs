@@ -136,8 +136,14 @@ impl Worker {
         let control = open_pool(control_config(&config))?;
         let bus = open_bus(&config).await?;
         let (shards, inboxes) = Shards::new(config.shards);
-        let (activities, posted) = Activities::new(&registry, &config.queues, config.activities_max);
-        let client = Client::new(database.clone(), bus.clone(), &config.instance, config.limits);
+        let (activities, posted) =
+            Activities::new(&registry, &config.queues, config.activities_max);
+        let client = Client::new(
+            database.clone(),
+            bus.clone(),
+            &config.instance,
+            config.limits,
+        );
         let core = Core::new(config, registry, database, control, bus, shards, activities);
         let worker = Self {
             client,
@@ -197,7 +203,8 @@ impl Worker {
         let attempts = activities::drain(&self.core, patience + ACTIVITY_GRACE);
         let ((), activities_handed_back) = tokio::join!(runs, attempts);
         if let Some(session) = self.core.session() {
-            let close = continuum_schema::session::close(&self.core.control, session, None, "stopped");
+            let close =
+                continuum_schema::session::close(&self.core.control, session, None, "stopped");
             if !matches!(tokio::time::timeout(patience, close).await, Ok(Ok(_))) {
                 tracing::warn!(%session, "the session could not be closed; others will when they miss its heartbeat");
             }
@@ -222,7 +229,10 @@ impl Worker {
 
     /// Runs are given back as they become idle; at the deadline also those that are not.
     async fn give_back_runs(&self, patience: Duration) {
-        if tokio::time::timeout(patience, self.drain_shards(false)).await.is_err() {
+        if tokio::time::timeout(patience, self.drain_shards(false))
+            .await
+            .is_err()
+        {
             drop(tokio::time::timeout(patience, self.drain_shards(true)).await);
         }
     }
@@ -234,14 +244,22 @@ impl Worker {
         let answers = std::sync::Mutex::new(Vec::new());
         self.core.shards.broadcast(|| {
             let (done, answer) = oneshot::channel();
-            answers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(answer);
+            answers
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .push(answer);
             Message::Drain { force, done }
         });
-        let answers = answers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let answers = answers
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         futures::future::join_all(answers).await;
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a run has at most one append on its way, and runs are bounded")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a run has at most one append on its way, and runs are bounded"
+    )]
     fn spawn_runs(&self, inboxes: Vec<mpsc::UnboundedReceiver<Message>>) {
         for (place, inbox) in inboxes.into_iter().enumerate() {
             let (journal, appends) = mpsc::unbounded_channel();
@@ -249,14 +267,16 @@ impl Worker {
             self.tasks.spawn(tokio::task::unconstrained(shard.run()));
             let write = journal::write(Arc::clone(&self.core), appends);
             let stop = self.core.stop.clone();
-            self.tasks.spawn(async move { stop.run_until_cancelled(write).await });
+            self.tasks
+                .spawn(async move { stop.run_until_cancelled(write).await });
         }
     }
 
     fn spawn_services(&self, posted: mpsc::UnboundedReceiver<activities::Posted>) {
         let complete = activities::complete(Arc::clone(&self.core), posted);
         let stop = self.core.stop.clone();
-        self.tasks.spawn(async move { stop.run_until_cancelled(complete).await });
+        self.tasks
+            .spawn(async move { stop.run_until_cancelled(complete).await });
 
         let fatal = self.fatal.clone();
         self.service("session", move |core| session::keep(core, fatal.clone()));
@@ -271,7 +291,9 @@ impl Worker {
         self.service("catch-up calls", listener::hear_catch_up);
         for queue in self.core.activities.queues() {
             let queue = queue.clone();
-            self.service("queue", move |core| listener::hear_queue(core, queue.clone()));
+            self.service("queue", move |core| {
+                listener::hear_queue(core, queue.clone())
+            });
         }
         let status = self.status.clone();
         self.service("status", move |core| report(core, status.clone()));
@@ -282,7 +304,9 @@ impl Worker {
         F: Future<Output = ()> + Send + 'static,
     {
         let core = Arc::clone(&self.core);
-        service::spawn(&self.tasks, &self.core.stop, name, move || run(Arc::clone(&core)));
+        service::spawn(&self.tasks, &self.core.stop, name, move || {
+            run(Arc::clone(&core))
+        });
     }
 }
 
@@ -315,10 +339,12 @@ fn control_config(config: &WorkerConfig) -> DatabaseConfig {
 async fn open_bus(config: &WorkerConfig) -> Result<Bus, ConfigError> {
     match &config.bus {
         BusSource::Shared(bus) => Ok(bus.clone()),
-        BusSource::Nats(nats) => Bus::connect((**nats).clone()).await.map_err(|e| ConfigError {
-            setting: "bus",
-            rule: e.to_string(),
-        }),
+        BusSource::Nats(nats) => Bus::connect((**nats).clone())
+            .await
+            .map_err(|e| ConfigError {
+                setting: "bus",
+                rule: e.to_string(),
+            }),
     }
 }
 
@@ -362,7 +388,9 @@ fn describe(session: Option<Uuid>, bus: &BusState) -> WorkerStatus {
     }
     match bus {
         BusState::Connected => {}
-        BusState::Disconnected { reason } => reasons.push(format!("{reason}; work goes on by polling")),
+        BusState::Disconnected { reason } => {
+            reasons.push(format!("{reason}; work goes on by polling"))
+        }
         BusState::Connecting | BusState::Closed => {
             reasons.push("NATS is not connected; work goes on by polling".to_owned());
         }

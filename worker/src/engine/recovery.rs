@@ -122,7 +122,14 @@ async fn sweep(core: &Core) -> Result<(), Error> {
 async fn recover_attempt(core: &Core, lost: &LostAttempt) -> Result<(), Error> {
     let last = lost.max_attempts != 0 && lost.attempt.attempt >= lost.max_attempts;
     if !last {
-        let again = activity::retry(&core.control, lost.session, lost.attempt, &AttemptEnd::Unknown, 0).await?;
+        let again = activity::retry(
+            &core.control,
+            lost.session,
+            lost.attempt,
+            &AttemptEnd::Unknown,
+            0,
+        )
+        .await?;
         if again {
             core.activities.ring(core, &lost.queue);
         }
@@ -130,7 +137,9 @@ async fn recover_attempt(core: &Core, lost: &LostAttempt) -> Result<(), Error> {
     }
     let outcome = Outcome::Err(Failure {
         kind: kind::WORKER_LOST.into(),
-        message: "the worker was lost in the middle of the last attempt; nobody knows how far it came".into(),
+        message:
+            "the worker was lost in the middle of the last attempt; nobody knows how far it came"
+                .into(),
         retryable: false,
         details: None,
         causes: Vec::new(),
@@ -144,7 +153,11 @@ async fn recover_attempt(core: &Core, lost: &LostAttempt) -> Result<(), Error> {
         },
         result: None,
     };
-    for wake in activity::complete(&core.control, lost.session, &[completion]).await?.into_iter().flatten() {
+    for wake in activity::complete(&core.control, lost.session, &[completion])
+        .await?
+        .into_iter()
+        .flatten()
+    {
         core.wake(&wake);
     }
     Ok(())

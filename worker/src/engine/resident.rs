@@ -84,7 +84,7 @@ pub(crate) enum Outcome {
     /// Nothing to append: act at once.
     Act(Vec<Action>),
     /// Append, then act.
-    Append(Append),
+    Append(Box<Append>),
 }
 
 /// A run in memory.
@@ -132,7 +132,10 @@ impl Resident {
             .workflow(&run.workflow, &run.hash)
             .ok_or_else(|| Stuck::Corrupt {
                 seq: None,
-                reason: format!("this worker claimed `{}@{}` and has no code for it", run.workflow, run.hash),
+                reason: format!(
+                    "this worker claimed `{}@{}` and has no code for it",
+                    run.workflow, run.hash
+                ),
             })?;
         let created_at = to_micros(run.created_at);
         let info = RunInfo {
@@ -213,7 +216,10 @@ impl Resident {
                 MailKind::Signal => self.signals.push_back(mail),
                 MailKind::ActivityResult => self.take_activity_result(mail)?,
                 MailKind::Cancel => {
-                    let reason = mail.payload.decode().unwrap_or_else(|_| "cancelled".to_owned());
+                    let reason = mail
+                        .payload
+                        .decode()
+                        .unwrap_or_else(|_| "cancelled".to_owned());
                     self.inputs.push_front(Input {
                         completion: Completion::Cancel { reason },
                         mail: Some(mail.mail_id),
@@ -227,12 +233,25 @@ impl Resident {
 
     fn take_activity_result(&mut self, mail: Mail) -> Result<(), Stuck> {
         let corrupt = |reason: String| Stuck::Corrupt { seq: None, reason };
-        let event = Event::decode(3, mail.payload.into_bytes()).map_err(|e| corrupt(format!("mail {}: {e}", mail.mail_id)))?;
-        let Event::ActivityCompleted { effect, attempt, outcome } = event else {
-            return Err(corrupt(format!("mail {} is no activity result", mail.mail_id)));
+        let event = Event::decode(3, mail.payload.into_bytes())
+            .map_err(|e| corrupt(format!("mail {}: {e}", mail.mail_id)))?;
+        let Event::ActivityCompleted {
+            effect,
+            attempt,
+            outcome,
+        } = event
+        else {
+            return Err(corrupt(format!(
+                "mail {} is no activity result",
+                mail.mail_id
+            )));
         };
         self.inputs.push_back(Input {
-            completion: Completion::Activity { effect, attempt, outcome },
+            completion: Completion::Activity {
+                effect,
+                attempt,
+                outcome,
+            },
             mail: Some(mail.mail_id),
             activity: None,
         });
@@ -240,14 +259,22 @@ impl Resident {
     }
 
     /// A step ended.
-    pub(crate) fn step_ended(&mut self, effect: EffectId, outcome: continuum_schema::event::Outcome) {
+    pub(crate) fn step_ended(
+        &mut self,
+        effect: EffectId,
+        outcome: continuum_schema::event::Outcome,
+    ) {
         if self.steps.remove(&effect).is_some() {
             self.push(Completion::Step { effect, outcome }, None);
         }
     }
 
     /// An activity that ran in this worker ended; gives it back if the run doesn't wait for it.
-    pub(crate) fn activity_ended(&mut self, completed: CompletedActivity, outcome: continuum_schema::event::Outcome) {
+    pub(crate) fn activity_ended(
+        &mut self,
+        completed: CompletedActivity,
+        outcome: continuum_schema::event::Outcome,
+    ) {
         self.local_activities.remove(&completed.effect);
         let completion = Completion::Activity {
             effect: completed.effect,
@@ -331,7 +358,9 @@ impl Resident {
             draft.add(first, self.now);
         }
         while !draft.ended && draft.bytes < TURN_BYTES_ENOUGH {
-            let Some(input) = self.next_input() else { break };
+            let Some(input) = self.next_input() else {
+                break;
+            };
             self.now = self.now.max(core.clock.now());
             let turn = self.execution.deliver(self.now, input.completion)?;
             match (turn.events.is_empty(), input.mail) {
@@ -349,9 +378,13 @@ impl Resident {
         self.cancel_dropped(&draft);
         if draft.events.is_empty() {
             let (_, actions) = draft.actions(core, self.next);
-            return Ok(if actions.is_empty() { Outcome::Idle } else { Outcome::Act(actions) });
+            return Ok(if actions.is_empty() {
+                Outcome::Idle
+            } else {
+                Outcome::Act(actions)
+            });
         }
-        Ok(Outcome::Append(self.append(core, draft)))
+        Ok(Outcome::Append(Box::new(self.append(core, draft))))
     }
 
     /// Stops what runs here for effects that the code waits for no longer.
@@ -436,7 +469,8 @@ struct Draft {
 impl Draft {
     fn add(&mut self, turn: Turn, at: Micros) {
         self.bytes += turn.events.iter().map(event_bytes).sum::<usize>();
-        self.events.extend(turn.events.into_iter().map(|event| (event, at)));
+        self.events
+            .extend(turn.events.into_iter().map(|event| (event, at)));
         for command in turn.commands {
             match command {
                 Command::Drop { effect, kind } => self.drop_effect(effect, kind),
@@ -450,9 +484,9 @@ impl Draft {
     fn drop_effect(&mut self, dropped: EffectId, kind: EffectKind) {
         self.commands.retain(|command| match command {
             Command::Activity(scheduled) => scheduled.effect != dropped,
-            Command::Step { effect, .. } | Command::Timer { effect, .. } | Command::WaitSignal { effect, .. } => {
-                *effect != dropped
-            }
+            Command::Step { effect, .. }
+            | Command::Timer { effect, .. }
+            | Command::WaitSignal { effect, .. } => *effect != dropped,
             _ => true,
         });
         self.dropped.push((dropped, kind));
@@ -468,7 +502,9 @@ impl Draft {
 
     /// A turn that the journal can't take ends the run with the reason; what it would have done is not done.
     fn refuse_oversize(&mut self, limits: Limits) {
-        let Some(message) = self.oversize(limits) else { return };
+        let Some(message) = self.oversize(limits) else {
+            return;
+        };
         let failure = Failure {
             kind: kind::OVERSIZE.into(),
             message,
@@ -491,8 +527,12 @@ impl Draft {
     /// The last event names the signals that nobody had waited for. Posts that race with the end are not among them;
     /// all of them are kept in Postgres.
     fn report_unread(&mut self, signals: &VecDeque<Mail>) {
-        let Some((Event::Completed { unread, .. } | Event::Failed { unread, .. } | Event::Cancelled { unread, .. }, _)) =
-            self.events.last_mut()
+        let Some((
+            Event::Completed { unread, .. }
+            | Event::Failed { unread, .. }
+            | Event::Cancelled { unread, .. },
+            _,
+        )) = self.events.last_mut()
         else {
             return;
         };
@@ -505,14 +545,20 @@ impl Draft {
     fn oversize(&self, limits: Limits) -> Option<String> {
         for (event, _) in &self.events {
             let (what, bytes) = match event {
-                Event::ActivityScheduled(scheduled) => {
-                    (format!("the input of activity `{}`", scheduled.name), scheduled.input.len())
+                Event::ActivityScheduled(scheduled) => (
+                    format!("the input of activity `{}`", scheduled.name),
+                    scheduled.input.len(),
+                ),
+                Event::Completed { result, .. } => {
+                    ("the workflow's result".to_owned(), result.len())
                 }
-                Event::Completed { result, .. } => ("the workflow's result".to_owned(), result.len()),
                 _ => continue,
             };
             if bytes > limits.payload_bytes_max {
-                return Some(format!("{what} has {bytes} bytes; the limit is {}", limits.payload_bytes_max));
+                return Some(format!(
+                    "{what} has {bytes} bytes; the limit is {}",
+                    limits.payload_bytes_max
+                ));
             }
         }
         (self.bytes > limits.turn_bytes_max).then(|| {
@@ -539,7 +585,9 @@ impl Draft {
         };
         for (event, at) in &self.events {
             match event {
-                Event::TimerStarted { effect, fire_at } => append.timers_set.push((*effect, *fire_at)),
+                Event::TimerStarted { effect, fire_at } => {
+                    append.timers_set.push((*effect, *fire_at))
+                }
                 Event::TimerFired { effect } => append.timers_gone.push(*effect),
                 _ => {}
             }
@@ -557,7 +605,9 @@ impl Draft {
             }
         }
         let gone = &append.timers_gone;
-        append.timers_set.retain(|(effect, _)| !gone.contains(effect));
+        append
+            .timers_set
+            .retain(|(effect, _)| !gone.contains(effect));
         append
     }
 
@@ -594,9 +644,15 @@ impl Draft {
                         },
                     });
                 }
-                Command::Step { effect, name, run } => actions.push(Action::Step { effect, name, run }),
-                Command::Timer { effect, fire_at } => actions.push(Action::Timer { effect, fire_at }),
-                Command::Complete(_) | Command::Fail(_) | Command::Cancelled { .. } => actions.push(Action::Ended),
+                Command::Step { effect, name, run } => {
+                    actions.push(Action::Step { effect, name, run })
+                }
+                Command::Timer { effect, fire_at } => {
+                    actions.push(Action::Timer { effect, fire_at })
+                }
+                Command::Complete(_) | Command::Fail(_) | Command::Cancelled { .. } => {
+                    actions.push(Action::Ended)
+                }
                 Command::WaitSignal { .. } | Command::Drop { .. } => {}
             }
         }
@@ -618,11 +674,15 @@ fn event_bytes(event: &Event) -> usize {
     use continuum_schema::event::Outcome;
     let outcome = |outcome: &Outcome| match outcome {
         Outcome::Ok(value) => value.len(),
-        Outcome::Err(failure) => failure.message.len() + failure.details.as_ref().map_or(0, Payload::len),
+        Outcome::Err(failure) => {
+            failure.message.len() + failure.details.as_ref().map_or(0, Payload::len)
+        }
     };
     64 + match event {
         Event::ActivityScheduled(scheduled) => scheduled.input.len(),
-        Event::ActivityCompleted { outcome: o, .. } | Event::StepCompleted { outcome: o, .. } => outcome(o),
+        Event::ActivityCompleted { outcome: o, .. } | Event::StepCompleted { outcome: o, .. } => {
+            outcome(o)
+        }
         Event::SignalReceived { payload, .. } => payload.len(),
         Event::Completed { result, .. } => result.len(),
         _ => 0,

@@ -14,8 +14,12 @@ use crate::retry::Backoff;
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Runs `service` until `stop`; a panic is logged and the service is started again after a pause.
-pub(crate) fn spawn<S, F>(tasks: &TaskTracker, stop: &CancellationToken, name: &'static str, service: S)
-where
+pub(crate) fn spawn<S, F>(
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+    name: &'static str,
+    service: S,
+) where
     S: Fn() -> F + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
@@ -31,8 +35,17 @@ where
                 Ok(()) => return,
                 Err(panic) => {
                     let wait = backoff.next();
-                    tracing::error!(service = name, panic = panic_text(&*panic), ?wait, "a service panicked; it starts again");
-                    if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                    tracing::error!(
+                        service = name,
+                        panic = panic_text(&*panic),
+                        ?wait,
+                        "a service panicked; it starts again"
+                    );
+                    if stop
+                        .run_until_cancelled(tokio::time::sleep(wait))
+                        .await
+                        .is_none()
+                    {
                         return;
                     }
                 }

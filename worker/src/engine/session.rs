@@ -37,7 +37,9 @@ pub(crate) async fn keep(core: Arc<Core>, fatal: Fatal) {
 }
 
 fn note_timeline(timeline: &mut Option<String>, beat: &Beat) -> bool {
-    let changed = timeline.as_ref().is_some_and(|known| *known != beat.timeline);
+    let changed = timeline
+        .as_ref()
+        .is_some_and(|known| *known != beat.timeline);
     *timeline = Some(beat.timeline.clone());
     changed
 }
@@ -87,7 +89,12 @@ async fn beat(core: &Core, session: Uuid) -> Result<(Beat, Instant), Error> {
 }
 
 /// Beats until the session is lost, and says why.
-async fn beat_until_lost(core: &Core, session: Uuid, opened: Instant, timeline: &mut Option<String>) -> &'static str {
+async fn beat_until_lost(
+    core: &Core,
+    session: Uuid,
+    opened: Instant,
+    timeline: &mut Option<String>,
+) -> &'static str {
     let trust = core.config.session_ttl - core.config.session_margin();
     let mut deadline = opened + trust;
     let mut pause = core.config.beat_interval;

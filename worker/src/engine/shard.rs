@@ -94,7 +94,10 @@ pub(crate) enum Message {
     /// Everything in memory is void.
     SessionLost,
     /// Give back every run as soon as it is idle; answers when none is left.
-    Drain { force: bool, done: oneshot::Sender<()> },
+    Drain {
+        force: bool,
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// What came of an append.
@@ -114,7 +117,10 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    #[expect(clippy::disallowed_methods, reason = "each message answers something that was counted when it began")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "each message answers something that was counted when it began"
+    )]
     pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Message>>) {
         let (senders, receivers) = (0..count).map(|_| mpsc::unbounded_channel()).unzip();
         let shards = Self {
@@ -224,7 +230,8 @@ impl Shard {
             self.fire_timers();
             if evict_at <= Instant::now() {
                 self.evict_idle(self.core.config.idle_max, usize::MAX);
-                self.early_wakes.retain(|_, heard| heard.elapsed() < EARLY_WAKE_MAX);
+                self.early_wakes
+                    .retain(|_, heard| heard.elapsed() < EARLY_WAKE_MAX);
                 evict_at = Instant::now() + EVICT_INTERVAL;
             }
             self.turns();
@@ -257,14 +264,21 @@ impl Shard {
                     self.ready.push(lease.run_id);
                 }
             }
-            Message::Activity { session, completion } => self.activity_ended(session, completion),
+            Message::Activity {
+                session,
+                completion,
+            } => self.activity_ended(session, completion),
             Message::ActivityLeft { attempt } => {
                 if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
                     resident.activity_left(attempt.effect);
                 }
             }
             Message::Appended { lease, answer } => self.appended(lease, answer),
-            Message::CatchUp { session, owned, since } => self.catch_up(session, &owned, since),
+            Message::CatchUp {
+                session,
+                owned,
+                since,
+            } => self.catch_up(session, &owned, since),
             Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
             Message::SessionLost => self.session_lost(),
             Message::Drain { force, done } => {
@@ -326,7 +340,8 @@ impl Shard {
     fn session_lost(&mut self) {
         let count = self.residents.len();
         self.residents.clear();
-        self.core.residents_changed(-isize::try_from(count).unwrap_or(0));
+        self.core
+            .residents_changed(-isize::try_from(count).unwrap_or(0));
         self.timers.clear();
         self.ready.clear();
         self.mail_wanted.clear();
@@ -336,14 +351,17 @@ impl Shard {
 
     /// Puts a run that can't go on where people see it, and nobody claims it before its time.
     fn park(&self, lease: Lease, tries: i32, stuck: Stuck) {
-        let Some(session) = self.core.session() else { return };
+        let Some(session) = self.core.session() else {
+            return;
+        };
         let core = Arc::clone(&self.core);
         let (reason, detail, retry_ms) = parked(tries, &stuck);
         tracing::error!(run_id = %lease.run_id, reason, %detail, "run.blocked");
         tokio::spawn(async move {
             let mut backoff = Backoff::new(Duration::from_secs(1));
             while core.is_current(session) {
-                match lease::block(&core.database, session, &lease, reason, &detail, retry_ms).await {
+                match lease::block(&core.database, session, &lease, reason, &detail, retry_ms).await
+                {
                     Ok(_) => return,
                     Err(error) if error.is_transient() => tokio::time::sleep(backoff.next()).await,
                     Err(error) => {
@@ -370,7 +388,9 @@ impl Shard {
             idle.sort_unstable();
             idle.truncate(count);
         }
-        let leases = idle.into_iter().filter_map(|(_, run_id)| self.remove(run_id));
+        let leases = idle
+            .into_iter()
+            .filter_map(|(_, run_id)| self.remove(run_id));
         let leases: Vec<(Lease, i64)> = leases.map(|r| (r.lease, r.wake)).collect();
         self.release(leases);
     }
@@ -390,7 +410,13 @@ impl Shard {
         let free: Vec<Uuid> = self
             .residents
             .iter()
-            .filter(|(_, r)| if force { !r.is_in_flight() } else { r.is_idle() })
+            .filter(|(_, r)| {
+                if force {
+                    !r.is_in_flight()
+                } else {
+                    r.is_idle()
+                }
+            })
             .map(|(run_id, _)| *run_id)
             .collect();
         let leases: Vec<(Lease, i64)> = free
@@ -400,7 +426,10 @@ impl Shard {
             .map(|r| (r.lease, if r.is_idle() { r.wake } else { -1 }))
             .collect();
         let done = if self.residents.is_empty() {
-            self.drain.as_mut().map(|d| std::mem::take(&mut d.done)).unwrap_or_default()
+            self.drain
+                .as_mut()
+                .map(|d| std::mem::take(&mut d.done))
+                .unwrap_or_default()
         } else {
             Vec::new()
         };
@@ -436,11 +465,18 @@ impl Shard {
 
     /// Reads the mailboxes that are wanted, all in one round trip, one read at a time.
     fn read_mail(&mut self) {
-        let Some(session) = self.core.session() else { return };
+        let Some(session) = self.core.session() else {
+            return;
+        };
         if self.mail_reading || self.mail_wanted.is_empty() {
             return;
         }
-        let wanted: Vec<Uuid> = self.mail_wanted.iter().copied().take(MAILBOXES_MAX).collect();
+        let wanted: Vec<Uuid> = self
+            .mail_wanted
+            .iter()
+            .copied()
+            .take(MAILBOXES_MAX)
+            .collect();
         let mut asked = HashMap::new();
         for run_id in wanted {
             self.mail_wanted.remove(&run_id);
@@ -491,8 +527,12 @@ impl Shard {
         }
         for mailbox in mailboxes {
             let chain_id = mailbox.chain_id;
-            let Some(epoch) = asked.get(&chain_id).copied() else { continue };
-            let Some(resident) = self.by_chain(chain_id) else { continue };
+            let Some(epoch) = asked.get(&chain_id).copied() else {
+                continue;
+            };
+            let Some(resident) = self.by_chain(chain_id) else {
+                continue;
+            };
             let (lease, tries) = (resident.lease, resident.block_count());
             match resident.take_mailbox(mailbox, epoch) {
                 Ok(()) => self.ready.push(lease.run_id),
@@ -541,7 +581,9 @@ impl Shard {
         let wait = self
             .timers
             .peek()
-            .map_or(EVICT_INTERVAL, |Reverse((fire_at, _, _))| self.core.clock.until(*fire_at));
+            .map_or(EVICT_INTERVAL, |Reverse((fire_at, _, _))| {
+                self.core.clock.until(*fire_at)
+            });
         Instant::now() + wait.min(EVICT_INTERVAL)
     }
 
@@ -572,7 +614,11 @@ impl Shard {
             if self.core.shards.place(lease.run_id) != self.place {
                 continue;
             }
-            match self.residents.get(&lease.run_id).map(|r| (r.lease == *lease, r.wake != *wake)) {
+            match self
+                .residents
+                .get(&lease.run_id)
+                .map(|r| (r.lease == *lease, r.wake != *wake))
+            {
                 Some((true, moved)) => {
                     listed.insert(lease.run_id);
                     if moved {
@@ -581,7 +627,9 @@ impl Shard {
                 }
                 // Ours, and nobody here knows of it: the answer to a claim was lost. It is given back when it is seen
                 // twice; a claim or a release that is under way is seen once at the most.
-                _ if self.suspects.get(&lease.run_id) == Some(&lease.token) => release.push((*lease, -1)),
+                _ if self.suspects.get(&lease.run_id) == Some(&lease.token) => {
+                    release.push((*lease, -1))
+                }
                 _ => {
                     orphans.insert(lease.run_id, lease.token);
                 }
@@ -589,7 +637,10 @@ impl Shard {
         }
         self.suspects = orphans;
         if !release.is_empty() {
-            tracing::warn!(count = release.len(), "leases without an engine are given back");
+            tracing::warn!(
+                count = release.len(),
+                "leases without an engine are given back"
+            );
             self.release(release);
         }
         self.reap(&listed, since);
@@ -600,7 +651,9 @@ impl Shard {
         let zombies: Vec<Uuid> = self
             .residents
             .iter()
-            .filter(|(run_id, r)| r.claimed_at < since && !r.is_in_flight() && !listed.contains(*run_id))
+            .filter(|(run_id, r)| {
+                r.claimed_at < since && !r.is_in_flight() && !listed.contains(*run_id)
+            })
             .map(|(run_id, _)| *run_id)
             .collect();
         for run_id in zombies {
@@ -621,9 +674,13 @@ impl Shard {
     }
 
     fn turn(&mut self, run_id: Uuid) {
-        let Some(session) = self.core.session() else { return };
+        let Some(session) = self.core.session() else {
+            return;
+        };
         let core = Arc::clone(&self.core);
-        let Some(resident) = self.residents.get_mut(&run_id) else { return };
+        let Some(resident) = self.residents.get_mut(&run_id) else {
+            return;
+        };
         resident.active_at = Instant::now();
         let (lease, tries) = (resident.lease, resident.block_count());
         match resident.turn(&core) {
@@ -631,7 +688,10 @@ impl Shard {
             Ok(Outcome::Act(actions)) => self.act(session, lease, actions),
             Ok(Outcome::Append(append)) => {
                 // The writer is gone only when the worker stops.
-                drop(self.journal.send(QueuedAppend { session, append }));
+                drop(self.journal.send(QueuedAppend {
+                    session,
+                    append: *append,
+                }));
             }
             Err(stuck) => {
                 self.remove(run_id);
@@ -641,7 +701,9 @@ impl Shard {
     }
 
     fn appended(&mut self, lease: Lease, answer: Answer) {
-        let Some(resident) = self.current(&lease) else { return };
+        let Some(resident) = self.current(&lease) else {
+            return;
+        };
         match answer {
             Answer::Committed => {
                 let actions = resident.committed();
@@ -710,11 +772,17 @@ impl Shard {
         name: String,
         run: futures::future::BoxFuture<'static, Result<continuum_schema::Payload, ActivityError>>,
     ) {
-        let Some(resident) = self.residents.get_mut(&lease.run_id) else { return };
+        let Some(resident) = self.residents.get_mut(&lease.run_id) else {
+            return;
+        };
         let core = Arc::clone(&self.core);
         let task = tokio::spawn(async move {
             let outcome = step_outcome(&core, &name, AssertUnwindSafe(run).catch_unwind().await);
-            let message = Message::Step { lease, effect, outcome };
+            let message = Message::Step {
+                lease,
+                effect,
+                outcome,
+            };
             core.shards.send(lease.run_id, message);
         });
         resident.step_started(effect, task.abort_handle());
@@ -732,7 +800,10 @@ fn step_outcome(
         Ok(Ok(value)) if value.len() <= max => return EffectOutcome::Ok(value),
         Ok(Ok(value)) => ActivityError::permanent(
             kind::OVERSIZE,
-            format!("the result of step `{name}` has {} bytes; the limit is {max}", value.len()),
+            format!(
+                "the result of step `{name}` has {} bytes; the limit is {max}",
+                value.len()
+            ),
         ),
         Ok(Err(error)) => error,
         Err(panic) => ActivityError::permanent(

@@ -30,7 +30,10 @@ pub(crate) async fn ingest(core: Arc<Core>) {
         if core.session().is_none() {
             wait_for_session(&core).await;
         }
-        let fetch = core.draining.run_until_cancelled(stream.next_batch(BATCH_MAX, WAIT)).await;
+        let fetch = core
+            .draining
+            .run_until_cancelled(Box::pin(stream.next_batch(BATCH_MAX, WAIT)))
+            .await;
         match fetch {
             None => return,
             Some(Ok(deliveries)) => {
@@ -124,7 +127,10 @@ fn signal(core: &Core, delivery: &SignalDelivery) -> Result<Signal, String> {
     let (run_id, name) = delivery.parsed.as_ref().map_err(ToString::to_string)?;
     let max = core.config.limits.payload_bytes_max;
     if delivery.payload.len() > max {
-        return Err(format!("the signal has {} bytes; the limit is {max}", delivery.payload.len()));
+        return Err(format!(
+            "the signal has {} bytes; the limit is {max}",
+            delivery.payload.len()
+        ));
     }
     let payload = match &delivery.content_type {
         ContentType::Json if delivery.payload.is_empty() => Ok(Payload::unit()),
@@ -179,7 +185,11 @@ async fn settle(core: &Core, sorted: Vec<Sorted>, outcomes: &[PostOutcome]) {
     for one in sorted {
         let settled = match one.fate {
             Fate::Reject(reject) => {
-                tracing::warn!(subject = reject.subject, reason = reject.reason, "signal.rejected");
+                tracing::warn!(
+                    subject = reject.subject,
+                    reason = reject.reason,
+                    "signal.rejected"
+                );
                 one.delivery.term().await
             }
             Fate::Post(signal) => match outcomes.next() {
