@@ -1,5 +1,6 @@
 //! The client: start runs, signal, cancel, look, wait.
 
+use std::any::Any;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -11,7 +12,6 @@ use continuum_schema::run::{self, Ending, Filter, Run, Start, StartOutcome};
 use continuum_schema::{Database, Key, Name, Payload, PayloadError, TextError, id};
 use futures::future::BoxFuture;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -150,10 +150,18 @@ impl Client {
     /// A client over connections that exist already. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(database: Database, bus: Bus, instance: &Name, limits: Limits) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "each queued start has a caller that waits for it")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "each queued start has a caller that waits for it"
+        )]
         let (starts, queue) = mpsc::unbounded_channel();
         let subjects = Subjects::new(instance);
-        tokio::spawn(start_queued(queue, database.clone(), bus.clone(), subjects.clone()));
+        tokio::spawn(start_queued(
+            queue,
+            database.clone(),
+            bus.clone(),
+            subjects.clone(),
+        ));
         Self {
             database,
             bus,
@@ -194,7 +202,11 @@ impl Client {
 
     /// Starts a run of a workflow that this program knows. Await it, or call [`StartRequest::within`].
     #[must_use = "nothing is started until the request is awaited"]
-    pub fn start<W: Workflow>(&self, workflow: impl WorkflowFn<W>, input: W::Input) -> StartRequest<W::Output> {
+    pub fn start<W: Workflow>(
+        &self,
+        workflow: impl WorkflowFn<W>,
+        input: W::Input,
+    ) -> StartRequest<W::Output> {
         // The function only names the workflow.
         let _ = workflow;
         self.start_request(W::NAME, Payload::encode(&input).map_err(ClientError::from))
@@ -207,7 +219,11 @@ impl Client {
         self.start_request(workflow, Ok(input))
     }
 
-    fn start_request<T>(&self, workflow: &str, input: Result<Payload, ClientError>) -> StartRequest<T> {
+    fn start_request<T>(
+        &self,
+        workflow: &str,
+        input: Result<Payload, ClientError>,
+    ) -> StartRequest<T> {
         StartRequest {
             client: self.clone(),
             workflow: workflow.to_owned(),
@@ -221,7 +237,12 @@ impl Client {
 
     /// A signal for a run. Await it, or call [`SignalRequest::within`].
     #[must_use = "nothing is sent until the request is awaited"]
-    pub fn signal<T: Serialize>(&self, run_id: Uuid, name: impl IntoSignal<T>, value: &T) -> SignalRequest {
+    pub fn signal<T: Serialize>(
+        &self,
+        run_id: Uuid,
+        name: impl IntoSignal<T>,
+        value: &T,
+    ) -> SignalRequest {
         let name = name.into_signal();
         let payload = Payload::encode(value).map_err(ClientError::from);
         self.signal_request(run_id, name.as_str(), payload)
@@ -233,7 +254,12 @@ impl Client {
         self.signal_request(run_id, name, Ok(payload))
     }
 
-    fn signal_request(&self, run_id: Uuid, name: &str, payload: Result<Payload, ClientError>) -> SignalRequest {
+    fn signal_request(
+        &self,
+        run_id: Uuid,
+        name: &str,
+        payload: Result<Payload, ClientError>,
+    ) -> SignalRequest {
         SignalRequest {
             client: self.clone(),
             run_id,
@@ -246,11 +272,11 @@ impl Client {
     /// Asks a run to stop, and says whether it has stopped already: a run that nobody has begun ends at once.
     ///
     /// # Errors
-    /// [`ClientError::NotFound`], [`ClientError::Ended`], [`ClientError::Unavailable`].
+    /// [`ClientError::NotFound`], [`ClientError::Ended`], [`ClientError::Invalid`], [`ClientError::TooLarge`],
+    /// [`ClientError::Unavailable`].
     pub async fn cancel(&self, run_id: Uuid, reason: &str) -> Result<bool, ClientError> {
-        if reason.contains('\0') {
-            return Err(ClientError::Invalid("the reason holds a NUL character, which can't be stored".into()));
-        }
+        refuse_nul("reason", reason)?;
+        self.check_size("reason", reason.len())?;
         match mailbox::cancel(&self.database, run_id, reason).await? {
             CancelOutcome::Requested(wake) => {
                 self.wake(&wake).await;
@@ -276,9 +302,11 @@ impl Client {
     /// The run that a key names.
     ///
     /// # Errors
-    /// [`ClientError::Unavailable`].
+    /// [`ClientError::Invalid`] if they can't be a namespace and a key, [`ClientError::Unavailable`].
     pub async fn find(&self, namespace: &str, key: &str) -> Result<Option<Uuid>, ClientError> {
-        Ok(run::find(&self.database, namespace, key).await?)
+        let namespace = Name::of("namespace", namespace)?;
+        let key = Key::of("key", key)?;
+        Ok(run::find(&self.database, namespace.as_str(), key.as_str()).await?)
     }
 
     /// A page of runs, newest first.
@@ -305,7 +333,11 @@ impl Client {
     /// # Errors
     /// [`ClientError::Failed`] and [`ClientError::Cancelled`] when the run ended so, [`ClientError::TimedOut`] when
     /// `timeout` passed first, [`ClientError::NotFound`] if there is no such run.
-    pub async fn wait(&self, run_id: Uuid, timeout: Option<Duration>) -> Result<Payload, ClientError> {
+    pub async fn wait(
+        &self,
+        run_id: Uuid,
+        timeout: Option<Duration>,
+    ) -> Result<Payload, ClientError> {
         let waiting = self.wait_for_end(run_id);
         let Some(after) = timeout else {
             return waiting.await;
@@ -317,7 +349,11 @@ impl Client {
 
     async fn wait_for_end(&self, run_id: Uuid) -> Result<Payload, ClientError> {
         // Subscribe, be sure that it is in force, *then* read: an end after the read sends its notice to us.
-        let mut closed = self.bus.subscribe(&self.subjects.closed(run_id), None).await.ok();
+        let mut closed = self
+            .bus
+            .subscribe(&self.subjects.closed(run_id), None)
+            .await
+            .ok();
         if closed.is_some() && self.bus.barrier().await.is_err() {
             closed = None;
         }
@@ -350,7 +386,9 @@ impl Client {
         match run::owner(&self.database, run_id).await {
             Ok(Some(wake)) => self.wake(&wake).await,
             Ok(None) => {}
-            Err(error) => tracing::debug!(%run_id, %error, "nobody could be told; the next poll finds it"),
+            Err(error) => {
+                tracing::debug!(%run_id, %error, "nobody could be told; the next poll finds it")
+            }
         }
     }
 
@@ -366,16 +404,12 @@ impl Client {
         self.database.close().await;
     }
 
-    fn check_size(&self, what: &'static str, payload: &Payload) -> Result<(), ClientError> {
+    fn check_size(&self, what: &'static str, bytes: usize) -> Result<(), ClientError> {
         let max = self.limits.payload_bytes_max;
-        if payload.len() <= max {
+        if bytes <= max {
             return Ok(());
         }
-        Err(ClientError::TooLarge {
-            what,
-            bytes: payload.len(),
-            max,
-        })
+        Err(ClientError::TooLarge { what, bytes, max })
     }
 
     /// Hands a start to the queue that commits many at once.
@@ -420,6 +454,16 @@ async fn until_linked(bus: &Bus) {
     }
 }
 
+/// Postgres can't store a NUL in text.
+fn refuse_nul(what: &str, text: &str) -> Result<(), ClientError> {
+    if text.contains('\0') {
+        return Err(ClientError::Invalid(format!(
+            "the {what} holds a NUL character, which can't be stored"
+        )));
+    }
+    Ok(())
+}
+
 /// Tells the owner of a run, or whoever claims it next.
 pub(crate) fn send_wake(bus: &Bus, subjects: &Subjects, wake: &Wake) {
     match wake.owner {
@@ -437,7 +481,8 @@ async fn start_queued(
     subjects: Subjects,
 ) {
     while let Some(batch) = batch::next(&mut queue, STARTS_MAX).await {
-        let (starts, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|q| (q.start, q.answer)).unzip();
+        let (starts, answers): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|q| (q.start, q.answer)).unzip();
         match run::start(&database, &starts).await {
             Ok(outcomes) => {
                 until_linked(&bus).await;
@@ -511,7 +556,10 @@ impl<T> StartRequest<T> {
     ///
     /// # Errors
     /// [`ClientError::Conflict`], [`ClientError::Invalid`], [`ClientError::TooLarge`].
-    pub async fn within(self, connection: &mut sqlx::PgConnection) -> Result<RunHandle<T>, ClientError> {
+    pub async fn within(
+        self,
+        connection: &mut sqlx::PgConnection,
+    ) -> Result<RunHandle<T>, ClientError> {
         let (client, start) = self.prepare()?;
         let outcome = run::start_in(connection, client.database.schema(), &start).await?;
         handle(client, start.key, outcome)
@@ -527,11 +575,19 @@ impl<T> StartRequest<T> {
     fn prepare(self) -> Result<(Client, Start), ClientError> {
         let input = self.input?;
         input.format()?;
-        self.client.check_size("input", &input)?;
+        self.client.check_size("input", input.len())?;
+        refuse_nul(
+            "trace context",
+            self.trace_context.as_deref().unwrap_or_default(),
+        )?;
         let start = Start {
             namespace: Name::of("namespace", self.namespace)?.into(),
             workflow: Name::of("workflow name", self.workflow)?.into(),
-            key: self.key.map(|key| Key::of("key", key)).transpose()?.map(String::from),
+            key: self
+                .key
+                .map(|key| Key::of("key", key))
+                .transpose()?
+                .map(String::from),
             input,
             trace_context: self.trace_context,
         };
@@ -539,7 +595,11 @@ impl<T> StartRequest<T> {
     }
 }
 
-fn handle<T>(client: Client, key: Option<String>, outcome: StartOutcome) -> Result<RunHandle<T>, ClientError> {
+fn handle<T>(
+    client: Client,
+    key: Option<String>,
+    outcome: StartOutcome,
+) -> Result<RunHandle<T>, ClientError> {
     match outcome {
         StartOutcome::Started(run_id) | StartOutcome::Existing(run_id) => Ok(client.run(run_id)),
         StartOutcome::Conflict(run_id) => Err(ClientError::Conflict {
@@ -597,7 +657,7 @@ impl SignalRequest {
     fn prepare(self) -> Result<(Client, Signal), ClientError> {
         let payload = self.payload?;
         payload.format()?;
-        self.client.check_size("signal", &payload)?;
+        self.client.check_size("signal", payload.len())?;
         let signal = Signal {
             run_id: self.run_id,
             name: Name::of("signal name", self.name)?.into(),
@@ -636,7 +696,9 @@ impl SignalRequest {
             PostOutcome::Duplicate => Ok(Signalled::Duplicate),
             PostOutcome::NotFound => Err(ClientError::NotFound(run_id.to_string())),
             PostOutcome::Ended => Err(ClientError::Ended(run_id)),
-            PostOutcome::Busy => Err(ClientError::Unavailable("the run's row is held by somebody".into())),
+            PostOutcome::Busy => Err(ClientError::Unavailable(
+                "the run's row is held by somebody".into(),
+            )),
         }
     }
 }
@@ -694,12 +756,12 @@ impl<T> RunHandle<T> {
 }
 
 impl<T: Payloadable> RunHandle<T> {
-    /// Waits until the run has ended and gives its value.
+    /// Waits until the run has ended and gives its value; of a run that was started by name, encoded as it is.
     ///
     /// # Errors
     /// As [`Client::wait`].
     pub async fn result(&self) -> Result<T, ClientError> {
-        decode(&self.client.wait(self.run_id, None).await?)
+        decode(self.client.wait(self.run_id, None).await?)
     }
 
     /// Like [`RunHandle::result`], for `timeout` at the longest.
@@ -707,10 +769,20 @@ impl<T: Payloadable> RunHandle<T> {
     /// # Errors
     /// As [`Client::wait`].
     pub async fn result_within(&self, timeout: Duration) -> Result<T, ClientError> {
-        decode(&self.client.wait(self.run_id, Some(timeout)).await?)
+        decode(self.client.wait(self.run_id, Some(timeout)).await?)
     }
 }
 
-fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, ClientError> {
-    Ok(payload.decode()?)
+/// The value in a payload, or the payload itself where that is what is wanted: the value of a run that was started by
+/// name is not another payload inside of it.
+fn decode<T: Payloadable>(payload: Payload) -> Result<T, ClientError> {
+    let mut payload = Some(payload);
+    let wanted: Option<T> = match (&mut payload as &mut dyn Any).downcast_mut::<Option<T>>() {
+        Some(same) => same.take(),
+        None => None,
+    };
+    match (wanted, payload) {
+        (Some(payload), _) => Ok(payload),
+        (None, payload) => Ok(payload.unwrap_or_else(Payload::unit).decode()?),
+    }
 }

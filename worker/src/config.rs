@@ -128,28 +128,43 @@ impl WorkerConfig {
         for (setting, value) in at_least_one {
             check(setting, value > 0, || "must be at least 1".into())?;
         }
-        check("session_ttl", self.session_ttl >= self.beat_interval * 4, || {
-            format!(
-                "{:?} must be at least four times the beat interval {:?}, or one lost beat ends a session",
-                self.session_ttl, self.beat_interval
-            )
-        })?;
-        check("poll_interval", self.poll_interval >= Duration::from_millis(10), || {
-            "must be at least 10 ms".into()
-        })?;
+        check(
+            "session_ttl",
+            self.session_ttl >= self.beat_interval * 4,
+            || {
+                format!(
+                    "{:?} must be at least four times the beat interval {:?}, or one lost beat ends a session",
+                    self.session_ttl, self.beat_interval
+                )
+            },
+        )?;
+        check(
+            "poll_interval",
+            self.poll_interval >= Duration::from_millis(10),
+            || "must be at least 10 ms".into(),
+        )?;
         check(
             "turn_bytes_max",
             self.limits.turn_bytes_max >= self.limits.payload_bytes_max * 2,
-            || "must be at least twice payload_bytes_max, so that a turn can take in one and put out one".into(),
+            || {
+                "must be at least twice payload_bytes_max, so that a turn can take in one and put out one".into()
+            },
         )
     }
 }
 
-fn check(setting: &'static str, holds: bool, rule: impl FnOnce() -> String) -> Result<(), ConfigError> {
+fn check(
+    setting: &'static str,
+    holds: bool,
+    rule: impl FnOnce() -> String,
+) -> Result<(), ConfigError> {
     if holds {
         return Ok(());
     }
-    Err(ConfigError { setting, rule: rule() })
+    Err(ConfigError {
+        setting,
+        rule: rule(),
+    })
 }
 
 #[cfg(test)]

@@ -21,21 +21,32 @@ pub(crate) fn may_retry(policy: &RetryPolicy, attempt: u32, retryable: bool) -> 
 pub(crate) fn delay(policy: &RetryPolicy, attempt: u32) -> Duration {
     let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
     let factor = policy.factor.max(1.0).powi(exponent);
-    #[expect(clippy::cast_precision_loss, reason = "a wait needs no more than 53 bits")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a wait needs no more than 53 bits"
+    )]
     let (initial, max) = (policy.initial_ms as f64, policy.max_ms as f64);
-    jittered(Duration::from_secs_f64((initial * factor).min(max) / 1_000.0))
+    jittered(Duration::from_secs_f64(
+        (initial * factor).min(max) / 1_000.0,
+    ))
 }
 
 /// `wait`, spread by a fifth to both sides, so that a fleet doesn't move in step.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this module is the home of jitter")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the home of jitter"
+)]
 pub(crate) fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(rand::rng().random_range(1.0 - SPREAD..1.0 + SPREAD))
 }
 
 /// A moment between now and `longest` from now.
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "this module is the home of jitter")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this module is the home of jitter"
+)]
 pub(crate) fn within(longest: Duration) -> Duration {
     longest.mul_f64(rand::rng().random_range(0.0..1.0))
 }
@@ -80,19 +91,34 @@ mod tests {
             factor: 2.0,
             max_ms: 1_000,
         };
-        for (attempt, expected) in [(1, 100.0), (2, 200.0), (4, 800.0), (5, 1_000.0), (u32::MAX, 1_000.0)] {
+        for (attempt, expected) in [
+            (1, 100.0),
+            (2, 200.0),
+            (4, 800.0),
+            (5, 1_000.0),
+            (u32::MAX, 1_000.0),
+        ] {
             let wait = delay(&policy, attempt).as_secs_f64() * 1_000.0;
-            assert!((expected * 0.799..expected * 1.201).contains(&wait), "{attempt}: {wait}");
+            assert!(
+                (expected * 0.799..expected * 1.201).contains(&wait),
+                "{attempt}: {wait}"
+            );
         }
     }
 
     #[test]
     fn the_last_attempt_and_a_permanent_error_are_not_tried_again() {
-        let policy = RetryPolicy { max_attempts: 3, ..RetryPolicy::default() };
+        let policy = RetryPolicy {
+            max_attempts: 3,
+            ..RetryPolicy::default()
+        };
         assert!(may_retry(&policy, 2, true));
         assert!(!may_retry(&policy, 3, true));
         assert!(!may_retry(&policy, 1, false));
-        let unlimited = RetryPolicy { max_attempts: 0, ..policy };
+        let unlimited = RetryPolicy {
+            max_attempts: 0,
+            ..policy
+        };
         assert!(may_retry(&unlimited, 1_000_000, true));
     }
 }
