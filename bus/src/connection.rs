@@ -91,7 +91,10 @@ impl NatsBus {
     /// Sends what is queued, ends all subscriptions, and leaves. Takes at most twice the request timeout.
     pub async fn close(&self) {
         let shared = &self.shared;
-        if self.barrier().await.is_ok() {
+        let linked = self.barrier().await.is_ok();
+        // First the supervisor: it would take the drained client for a dead one and dial anew.
+        shared.stop.cancel();
+        if linked {
             let drained = async {
                 if shared.client().drain().await.is_ok() {
                     shared.link.closed().await;
@@ -102,7 +105,6 @@ impl NatsBus {
             }
         }
         shared.link.close();
-        shared.stop.cancel();
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{Error, Name, fault};
 
 const CONFIGURE: Statement = statement!("instance/configure");
 const LATENCY: Statement = statement!("instance/latency");
+const NOW: Statement = statement!("instance/now");
 const BEGIN: Statement = statement!("instance/begin");
 const COMMIT: Statement = statement!("instance/commit");
 
@@ -128,6 +129,14 @@ impl Database {
     /// [`Error::Unavailable`] if it does not.
     pub async fn ping(&self) -> Result<(), Error> {
         self.one(self.query(LATENCY)).await.map(|_| ())
+    }
+
+    /// The database's time.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] while Postgres is away.
+    pub async fn now(&self) -> Result<time::OffsetDateTime, Error> {
+        Ok(self.one(self.query(NOW)).await?.try_get(0)?)
     }
 
     /// Closes all connections.

@@ -223,9 +223,23 @@ pub async fn block(
         .bind(lease.chain_id)
         .bind(lease.token)
         .bind(reason.to_owned())
-        .bind(detail.to_string())
+        .bind(without_nul(detail.clone()).to_string())
         .bind(retry_ms);
     Ok(database.one(query).await?.try_get(0)?)
+}
+
+/// Postgres can't store a NUL in JSON, and what a panic said must never keep a run from being parked.
+fn without_nul(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::String(text) => Value::String(text.replace('\0', "\u{fffd}")),
+        Value::Array(items) => items.into_iter().map(without_nul).collect(),
+        Value::Object(fields) => fields
+            .into_iter()
+            .map(|(name, value)| (name, without_nul(value)))
+            .collect(),
+        other => other,
+    }
 }
 
 /// Makes at most `limit` runs of closed sessions claimable; returns how many. A run whose owners died `crash_limit`

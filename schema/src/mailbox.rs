@@ -328,7 +328,11 @@ pub async fn signal_in(
         .bind(&signal.delivery_id)
         .persistent(false)
         .execute(connection)
-        .await?;
+        .await
+        .map_err(|error| match Error::from(error) {
+            Error::NotFound(_) => Error::NotFound(signal.run_id.to_string()),
+            other => other,
+        })?;
     Ok(())
 }
 

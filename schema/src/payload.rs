@@ -76,7 +76,13 @@ impl Payload {
     /// # Errors
     /// [`PayloadError::Decode`] if they don't.
     pub fn from_message_pack(bytes: &[u8]) -> Result<Self, PayloadError> {
-        decode_message_pack::<serde::de::IgnoredAny>(bytes)?;
+        decode_message_pack::<serde::de::IgnoredAny>(bytes).map_err(|error| match error {
+            PayloadError::Decode { reason, .. } => PayloadError::Decode {
+                wanted: "MessagePack",
+                reason,
+            },
+            other => other,
+        })?;
         Ok(Self::tagged(Format::MessagePack, bytes))
     }
 

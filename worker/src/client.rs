@@ -89,6 +89,25 @@ pub enum ClientError {
     Database(continuum_schema::Error),
 }
 
+impl ClientError {
+    /// The error as a word for programs, as the API on NATS sends it.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "not_found",
+            Self::Ended(_) => "run_ended",
+            Self::Conflict { .. } => "key_conflict",
+            Self::Failed(_) => "run_failed",
+            Self::Cancelled(_) => "run_cancelled",
+            Self::TimedOut { .. } => "timed_out",
+            Self::Invalid(_) => "invalid",
+            Self::TooLarge { .. } => "too_large",
+            Self::Unavailable(_) => "unavailable",
+            Self::Database(_) => "database",
+        }
+    }
+}
+
 impl From<continuum_schema::Error> for ClientError {
     fn from(error: continuum_schema::Error) -> Self {
         use continuum_schema::Error;

@@ -54,6 +54,7 @@ pub mod prelude;
 mod registry;
 pub mod replay;
 mod retry;
+mod view;
 mod workflow;
 
 pub use activity::{

@@ -8,8 +8,8 @@ use continuum_schema::{Error as SchemaError, PayloadError, TextError};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::view::FailureView;
 use crate::dev::DevError;
+use crate::view::FailureView;
 use crate::{ClientError, ConfigError};
 
 /// What sort of failure, as a word for programs and an exit code for shells.

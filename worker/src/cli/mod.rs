@@ -23,7 +23,6 @@ mod link;
 mod logs;
 mod migrate;
 mod output;
-mod payload_text;
 mod reference;
 mod run_ref;
 mod runs;
@@ -32,7 +31,6 @@ mod signal;
 mod signals;
 mod start;
 mod stop;
-mod view;
 mod wait;
 mod worker;
 

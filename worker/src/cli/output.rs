@@ -167,20 +167,6 @@ pub(super) fn state_text(state: RunState) -> String {
     format!("{style}{}{style:#}", state.name())
 }
 
-/// A moment for people, in UTC to the second.
-pub(super) fn moment(at: OffsetDateTime) -> String {
-    let at = at.to_offset(time::UtcOffset::UTC);
-    format!(
-        "{:04}-{:02}-{:02} {:02}:{:02}:{:02}Z",
-        at.year(),
-        u8::from(at.month()),
-        at.day(),
-        at.hour(),
-        at.minute(),
-        at.second()
-    )
-}
-
 /// The time between two moments, to the millisecond.
 pub(super) fn span(from: OffsetDateTime, to: OffsetDateTime) -> String {
     let millis = u64::try_from((to - from).whole_milliseconds()).unwrap_or(0);
@@ -194,7 +180,7 @@ mod tests {
     #[test]
     fn moments_are_utc_and_spans_never_negative() {
         let at = OffsetDateTime::UNIX_EPOCH;
-        assert_eq!(moment(at), "1970-01-01 00:00:00Z");
+        assert_eq!(crate::view::moment(at), "1970-01-01 00:00:00Z");
         assert_eq!(
             span(at, at + time::Duration::milliseconds(1_500)),
             "1s 500ms"

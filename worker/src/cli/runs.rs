@@ -1,6 +1,7 @@
 //! `runs`: look at runs and their histories.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
@@ -9,19 +10,19 @@ use continuum_schema::journal::{self, EventRow};
 use continuum_schema::run::{self, Filter, Run};
 use continuum_schema::{Database, Name};
 use serde::Serialize;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::CliError;
 use super::link::ReaderArgs;
-use super::output::{Output, moment, span, state_text};
-use super::payload_text::{cut, escape_controls, one_line};
+use super::output::{Output, span, state_text};
 use super::run_ref::RunArgs;
 use super::settings::namespace;
-use super::view::{
-    EventView, RunDetailView, RunView, activity_state, attempt_text, event_columns, failure_line,
-    note, waits,
-};
 use super::{Context, examples};
+use crate::view::{
+    EventView, RunDetailView, RunView, activity_state, attempt_text, cut, escape_controls,
+    event_columns, failure_line, moment, note, one_line, waits,
+};
 
 /// The longest that a payload is shown in full, in characters.
 const PAYLOAD_CHARS_MAX: usize = 4096;
@@ -128,6 +129,7 @@ async fn list(args: ListArgs, context: &Context<'_>) -> Result<(), CliError> {
         blocked: args.blocked,
         before: args.before,
     };
+    let now = database.now().await?;
     // One more than is shown tells whether there are more.
     let mut runs = run::list(&database, &filter, args.limit + 1).await?;
     let more = runs.len() > usize::try_from(args.limit).unwrap_or(usize::MAX);
@@ -143,7 +145,7 @@ async fn list(args: ListArgs, context: &Context<'_>) -> Result<(), CliError> {
             runs: runs.iter().map(RunView::new).collect(),
             next,
         },
-        || list_table(context.output, &runs),
+        || list_table(context.output, &runs, now),
     )?;
     if let Some(next) = next {
         context.output.remark(
@@ -154,7 +156,8 @@ async fn list(args: ListArgs, context: &Context<'_>) -> Result<(), CliError> {
     Ok(())
 }
 
-fn list_table(output: &Output, runs: &[Run]) -> String {
+/// `now` is the database's time: ages don't depend on the clock of this machine.
+fn list_table(output: &Output, runs: &[Run], now: OffsetDateTime) -> String {
     let rows = runs.iter().map(|run| {
         vec![
             Cell::new(run.run_id),
@@ -166,14 +169,18 @@ fn list_table(output: &Output, runs: &[Run]) -> String {
                     .unwrap_or_default(),
             ),
             output.state_cell(run.state),
-            Cell::new(moment(run.created_at)),
+            Cell::new(age(run.created_at, now)),
             Cell::new(note(run)),
         ]
     });
-    output.table(
-        &["RUN", "WORKFLOW", "KEY", "STATE", "STARTED", "NOTE"],
-        rows,
-    )
+    output.table(&["RUN", "WORKFLOW", "KEY", "STATE", "AGE", "NOTE"], rows)
+}
+
+/// The time since a moment, as its two largest units: `3m 20s`, `5d 4h`.
+fn age(since: OffsetDateTime, now: OffsetDateTime) -> String {
+    let seconds = (now - since).whole_seconds().max(0).unsigned_abs();
+    let text = humantime::format_duration(Duration::from_secs(seconds)).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 const SHOW_EXAMPLES: &str = "\

@@ -7,10 +7,9 @@ use serde::Serialize;
 
 use super::error::CliError;
 use super::link::ReaderArgs;
-use super::output::{Output, moment};
-use super::payload_text::one_line;
-use super::view::RejectedView;
+use super::output::Output;
 use super::{Context, examples};
+use crate::view::{RejectedView, moment, one_line};
 
 /// Look at signals
 #[derive(Subcommand)]

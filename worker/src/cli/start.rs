@@ -10,9 +10,9 @@ use uuid::Uuid;
 use super::error::CliError;
 use super::input;
 use super::link::{Link, SenderArgs};
-use super::payload_text::{self, PayloadView};
 use super::settings::{NamespaceArgs, Span};
 use super::{Context, examples};
+use crate::view::{self, PayloadView};
 use crate::{Registry, RunHandle};
 
 const EXAMPLES: &str = "\
@@ -117,7 +117,7 @@ pub(super) async fn run(args: StartArgs, context: Context<'_>) -> Result<(), Cli
         || {
             result
                 .as_ref()
-                .map_or_else(|| run_id.to_string(), payload_text::full)
+                .map_or_else(|| run_id.to_string(), view::full)
         },
     )
 }

@@ -6,10 +6,10 @@ use uuid::Uuid;
 
 use super::error::CliError;
 use super::link::ClientArgs;
-use super::payload_text::{self, PayloadView};
 use super::run_ref::RunArgs;
 use super::settings::Span;
 use super::{Context, examples};
+use crate::view::{self, PayloadView};
 
 const EXAMPLES: &str = "\
 continuum wait key:order-7 --timeout 30s
@@ -55,6 +55,6 @@ pub(super) async fn run(args: WaitArgs, context: Context<'_>) -> Result<(), CliE
             state: "completed",
             result: PayloadView::new(&result),
         },
-        || payload_text::full(&result),
+        || view::full(&result),
     )
 }

@@ -48,10 +48,12 @@ struct Running {
     since: Instant,
 }
 
-/// A completion for a mailbox, with the session that ran the attempt.
+/// A completion for a mailbox, with the session that ran the attempt. It keeps the attempt's slot until it is stored, so
+/// that a worker that stops waits for it, and that no more of them pile up than there are slots.
 pub(crate) struct Posted {
     session: Uuid,
     completion: Completion,
+    slot: OwnedSemaphorePermit,
 }
 
 impl Activities {
@@ -146,19 +148,24 @@ impl Activities {
         tokio::spawn(async move {
             let ended = run_attempt(&core, attempt, &namespace, &scheduled, &cancel).await;
             core.activities.lock().remove(&attempt);
-            settle(&core, session, attempt, scheduled, ended).await;
-            drop(slot);
-            core.activities.kick();
+            settle(&core, session, attempt, scheduled, ended, slot).await;
         });
     }
 
     /// Sends a completion to its chain's mailbox.
-    pub(crate) fn post(&self, session: Uuid, completion: Completion) {
+    pub(crate) fn post(&self, session: Uuid, completion: Completion, slot: OwnedSemaphorePermit) {
         // The receiver is gone only when the worker stops; the attempt is then found to be lost.
         drop(self.completions.send(Posted {
             session,
             completion,
+            slot,
         }));
+    }
+
+    /// Gives slots back; whatever waited for one may have it.
+    pub(crate) fn free(&self, slots: impl IntoIterator<Item = OwnedSemaphorePermit>) {
+        slots.into_iter().for_each(drop);
+        self.kick();
     }
 
     /// Tells every attempt that its result counts no more.
@@ -271,19 +278,21 @@ fn check_size(
     }
 }
 
-/// Ends the activity, or sees to its next attempt.
+/// Ends the activity, or sees to its next attempt. The slot is free once nothing of it can be lost.
 async fn settle(
     core: &Arc<Core>,
     session: Uuid,
     attempt: Attempt,
     scheduled: ActivityScheduled,
     ended: Ended,
+    slot: OwnedSemaphorePermit,
 ) {
     let Ended::With(outcome) = ended else {
         if core.is_current(session) {
             core.shards
                 .send(attempt.run_id, Message::ActivityLeft { attempt });
         }
+        core.activities.free([slot]);
         return;
     };
     match &outcome {
@@ -291,6 +300,7 @@ async fn settle(
             if retry::may_retry(&scheduled.options.retry, attempt.attempt, failure.retryable) =>
         {
             try_again(core, session, attempt, &scheduled, failure.clone()).await;
+            core.activities.free([slot]);
         }
         _ => {
             let result = match (&outcome, scheduled.options.idempotency_key) {
@@ -306,13 +316,12 @@ async fn settle(
                 },
                 result,
             };
-            core.shards.send(
-                attempt.run_id,
-                Message::Activity {
-                    session,
-                    completion,
-                },
-            );
+            let message = Message::Activity {
+                session,
+                completion,
+                slot,
+            };
+            core.shards.send(attempt.run_id, message);
         }
     }
 }
@@ -438,17 +447,16 @@ async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_sche
 /// Brings completions to their mailboxes, whatever waits in one commit.
 pub(crate) async fn complete(core: Arc<Core>, mut posted: mpsc::UnboundedReceiver<Posted>) {
     while let Some(batch) = batch::next(&mut posted, COMPLETIONS_MAX).await {
-        let Some(session) = core.session() else {
-            continue;
-        };
-        let completions: Vec<Completion> = batch
+        let current = core.session();
+        let (completions, slots): (Vec<Completion>, Vec<OwnedSemaphorePermit>) = batch
             .into_iter()
-            .filter(|posted| posted.session == session)
-            .map(|posted| posted.completion)
-            .collect();
-        if !completions.is_empty() {
+            .filter(|posted| Some(posted.session) == current)
+            .map(|posted| (posted.completion, posted.slot))
+            .unzip();
+        if let Some(session) = current.filter(|_| !completions.is_empty()) {
             post_batch(&core, session, &completions).await;
         }
+        core.activities.free(slots);
     }
 }
 

@@ -9,10 +9,12 @@
 //! | `activities` | runs attempts, brings their results home |
 //! | `signals` | ingests the signal stream |
 //! | `listener` | hears hints on the bus |
+//! | `api` | start, signal, cancel, get, await by request over NATS |
 //! | `catch_up` | finds wakes whose hint was lost |
 //! | `recovery` | closes dead sessions, frees what they owned |
 
 mod activities;
+mod api;
 mod catch_up;
 mod core;
 mod dispatcher;
@@ -212,6 +214,8 @@ impl Worker {
         let runs_left = self.core.residents();
         self.core.ring_ready(1);
         self.core.stop.cancel();
+        // What still tries to reach Postgres for this session gives up.
+        self.core.session.send_replace(None);
         self.tasks.close();
         drop(tokio::time::timeout(patience, self.tasks.wait()).await);
         if let BusSource::Nats(_) = self.core.config.bus {
@@ -286,6 +290,8 @@ impl Worker {
         self.service("signals", signals::ingest);
         self.service("catch-up", catch_up::keep);
         self.service("recovery", recovery::keep);
+        let client = self.client.clone();
+        self.service("api", move |core| api::serve(core, client.clone()));
         self.service("link", listener::watch_link);
         self.service("ready", listener::hear_ready);
         self.service("catch-up calls", listener::hear_catch_up);

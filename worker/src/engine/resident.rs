@@ -672,11 +672,13 @@ fn run_end(event: &Event) -> Option<RunEnd> {
 /// The size of what an event carries, roughly.
 fn event_bytes(event: &Event) -> usize {
     use continuum_schema::event::Outcome;
+    let failed = |failure: &Failure| {
+        let causes: usize = failure.causes.iter().map(String::len).sum();
+        failure.message.len() + causes + failure.details.as_ref().map_or(0, Payload::len)
+    };
     let outcome = |outcome: &Outcome| match outcome {
         Outcome::Ok(value) => value.len(),
-        Outcome::Err(failure) => {
-            failure.message.len() + failure.details.as_ref().map_or(0, Payload::len)
-        }
+        Outcome::Err(failure) => failed(failure),
     };
     64 + match event {
         Event::ActivityScheduled(scheduled) => scheduled.input.len(),
@@ -685,6 +687,7 @@ fn event_bytes(event: &Event) -> usize {
         }
         Event::SignalReceived { payload, .. } => payload.len(),
         Event::Completed { result, .. } => result.len(),
+        Event::Failed { failure, .. } => failed(failure),
         _ => 0,
     }
 }

@@ -17,7 +17,8 @@ use continuum_schema::lease::{self, ClaimedRun, ReleaseOutcome};
 use continuum_schema::mailbox::{self, Mailbox};
 use continuum_schema::{EffectId, Event, Lease};
 use futures::FutureExt as _;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::core::Core;
@@ -78,6 +79,7 @@ pub(crate) enum Message {
     Activity {
         session: Uuid,
         completion: ActivityCompletion,
+        slot: OwnedSemaphorePermit,
     },
     /// An activity left this worker without ending.
     ActivityLeft { attempt: Attempt },
@@ -181,6 +183,8 @@ pub(crate) struct Shard {
 struct Drain {
     force: bool,
     done: Vec<oneshot::Sender<()>>,
+    /// The releases that are under way.
+    releases: TaskTracker,
 }
 
 impl Shard {
@@ -267,7 +271,8 @@ impl Shard {
             Message::Activity {
                 session,
                 completion,
-            } => self.activity_ended(session, completion),
+                slot,
+            } => self.activity_ended(session, completion, slot),
             Message::ActivityLeft { attempt } => {
                 if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
                     resident.activity_left(attempt.effect);
@@ -285,6 +290,7 @@ impl Shard {
                 let drain = self.drain.get_or_insert(Drain {
                     force: false,
                     done: Vec::new(),
+                    releases: TaskTracker::new(),
                 });
                 drain.force |= force;
                 drain.done.push(done);
@@ -407,6 +413,7 @@ impl Shard {
     fn drained(&mut self) {
         let Some(drain) = &self.drain else { return };
         let force = drain.force;
+        let releases = drain.releases.clone();
         let free: Vec<Uuid> = self
             .residents
             .iter()
@@ -436,14 +443,15 @@ impl Shard {
         let Some(session) = self.core.session() else {
             return;
         };
-        if leases.is_empty() && done.is_empty() {
+        if !leases.is_empty() {
+            releases.spawn(release(Arc::clone(&self.core), session, leases));
+        }
+        if done.is_empty() {
             return;
         }
-        let core = Arc::clone(&self.core);
         tokio::spawn(async move {
-            if !leases.is_empty() {
-                release(core, session, leases).await;
-            }
+            releases.close();
+            releases.wait().await;
             for done in done {
                 if done.send(()).is_err() {
                     tracing::debug!("whoever asked for the drain has stopped waiting");
@@ -549,7 +557,12 @@ impl Shard {
         self.residents.get_mut(&chain_id)
     }
 
-    fn activity_ended(&mut self, session: Uuid, completion: ActivityCompletion) {
+    fn activity_ended(
+        &mut self,
+        session: Uuid,
+        completion: ActivityCompletion,
+        slot: OwnedSemaphorePermit,
+    ) {
         let attempt = completion.attempt;
         let here = self.core.is_current(session)
             && self
@@ -560,9 +573,10 @@ impl Shard {
             if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
                 resident.activity_left(attempt.effect);
             }
-            self.core.activities.post(session, completion);
+            self.core.activities.post(session, completion, slot);
             return;
         }
+        self.core.activities.free([slot]);
         let Event::ActivityCompleted { outcome, .. } = completion.event else {
             return;
         };

@@ -17,7 +17,7 @@ const DEPTH_MAX: usize = 128;
 /// A payload in a JSON document: `{"format": …, "value": …}` where JSON can hold the value, else
 /// `{"format": …, "text": …, "hex": …}`.
 #[derive(Debug, Serialize)]
-pub(super) struct PayloadView {
+pub(crate) struct PayloadView {
     format: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<Box<RawValue>>,
@@ -28,7 +28,7 @@ pub(super) struct PayloadView {
 }
 
 impl PayloadView {
-    pub(super) fn new(payload: &Payload) -> Self {
+    pub(crate) fn new(payload: &Payload) -> Self {
         let format = match payload.format() {
             Ok(Format::Json) => "json",
             Ok(Format::MessagePack) => "messagepack",
@@ -49,17 +49,17 @@ impl PayloadView {
 }
 
 /// The whole payload, safe for a terminal.
-pub(super) fn full(payload: &Payload) -> String {
+pub(crate) fn full(payload: &Payload) -> String {
     escape_controls(&render(payload).text, true)
 }
 
 /// The payload on one line of at most `chars_max` characters.
-pub(super) fn short(payload: &Payload, chars_max: usize) -> String {
+pub(crate) fn short(payload: &Payload, chars_max: usize) -> String {
     one_line(&render(payload).text, chars_max)
 }
 
 /// The payload up to `chars_max` characters, with a note where something was left out.
-pub(super) fn cut(payload: &Payload, chars_max: usize) -> String {
+pub(crate) fn cut(payload: &Payload, chars_max: usize) -> String {
     let text = full(payload);
     match text.char_indices().nth(chars_max) {
         None => text,
@@ -72,7 +72,7 @@ pub(super) fn cut(payload: &Payload, chars_max: usize) -> String {
 }
 
 /// Any text on one line of at most `chars_max` characters, safe for a terminal.
-pub(super) fn one_line(text: &str, chars_max: usize) -> String {
+pub(crate) fn one_line(text: &str, chars_max: usize) -> String {
     let spaced = text.replace(['\n', '\r', '\t'], " ");
     let safe = escape_controls(spaced.trim(), false);
     match safe.char_indices().nth(chars_max) {
@@ -82,7 +82,7 @@ pub(super) fn one_line(text: &str, chars_max: usize) -> String {
 }
 
 /// Escapes what could steer a terminal, or turn the direction of writing around, as JSON would.
-pub(super) fn escape_controls(text: &str, keep_lines: bool) -> String {
+pub(crate) fn escape_controls(text: &str, keep_lines: bool) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         let kept = keep_lines && matches!(c, '\n' | '\t');
@@ -201,7 +201,7 @@ impl Rendered {
     }
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()
         .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

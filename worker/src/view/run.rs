@@ -12,8 +12,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-use super::output::moment;
-use super::payload_text::{PayloadView, hex, one_line, short};
+use super::moment;
+use super::payload::{PayloadView, hex, one_line, short};
 use crate::error::{RunFailure, kind};
 use crate::replay::Blocked;
 
@@ -27,7 +27,7 @@ fn timestamp(at: OffsetDateTime) -> String {
 
 /// A failure in a JSON document.
 #[derive(Debug, Serialize)]
-pub(super) struct FailureView {
+pub(crate) struct FailureView {
     kind: String,
     message: String,
     retryable: bool,
@@ -37,7 +37,7 @@ pub(super) struct FailureView {
 }
 
 impl FailureView {
-    pub(super) fn new(failure: &Failure) -> Self {
+    pub(crate) fn new(failure: &Failure) -> Self {
         Self {
             kind: failure.kind.clone(),
             message: failure.message.clone(),
@@ -49,14 +49,14 @@ impl FailureView {
 }
 
 /// A failure on one line, with its causes.
-pub(super) fn failure_line(failure: &Failure) -> String {
+pub(crate) fn failure_line(failure: &Failure) -> String {
     let text = RunFailure::from_failure(failure.clone()).to_string();
     one_line(&text, DETAIL_CHARS_MAX)
 }
 
 /// A run in a list of a JSON document.
 #[derive(Debug, Serialize)]
-pub(super) struct RunView {
+pub(crate) struct RunView {
     run_id: Uuid,
     chain_id: Uuid,
     namespace: String,
@@ -74,7 +74,7 @@ pub(super) struct RunView {
 }
 
 impl RunView {
-    pub(super) fn new(run: &Run) -> Self {
+    pub(crate) fn new(run: &Run) -> Self {
         Self {
             run_id: run.run_id,
             chain_id: run.chain_id,
@@ -98,7 +98,7 @@ impl RunView {
 
 /// A run by itself in a JSON document: everything that is known.
 #[derive(Debug, Serialize)]
-pub(super) struct RunDetailView {
+pub(crate) struct RunDetailView {
     #[serde(flatten)]
     run: RunView,
     input: PayloadView,
@@ -110,7 +110,7 @@ pub(super) struct RunDetailView {
 }
 
 impl RunDetailView {
-    pub(super) fn new(run: &Run, activities: &[OpenActivity]) -> Self {
+    pub(crate) fn new(run: &Run, activities: &[OpenActivity]) -> Self {
         Self {
             run: RunView::new(run),
             input: PayloadView::new(&run.input),
@@ -152,7 +152,7 @@ impl ActivityView {
 }
 
 /// `2 of 5`, or only `2` where attempts have no limit.
-pub(super) fn attempt_text(activity: &OpenActivity) -> String {
+pub(crate) fn attempt_text(activity: &OpenActivity) -> String {
     match activity.max_attempts {
         0 => activity.attempt.to_string(),
         max => format!("{} of {max}", activity.attempt),
@@ -160,7 +160,7 @@ pub(super) fn attempt_text(activity: &OpenActivity) -> String {
 }
 
 /// What an open activity is doing.
-pub(super) fn activity_state(activity: &OpenActivity) -> String {
+pub(crate) fn activity_state(activity: &OpenActivity) -> String {
     match (activity.running, activity.due_at) {
         (true, _) => "running".into(),
         (false, Some(due)) if activity.attempt > 0 => format!("again at {}", moment(due)),
@@ -169,7 +169,7 @@ pub(super) fn activity_state(activity: &OpenActivity) -> String {
 }
 
 /// The one thing about a run that a list has room for.
-pub(super) fn note(run: &Run) -> String {
+pub(crate) fn note(run: &Run) -> String {
     match run.state {
         RunState::Pending => "due; the next free worker takes it".into(),
         RunState::Unserved => unserved(run),
@@ -220,7 +220,7 @@ fn blocked_text(reason: &str, detail: &Value) -> String {
 }
 
 /// What a run waits for, in a line; nothing when it has ended.
-pub(super) fn waits(run: &Run, activities: &[OpenActivity]) -> Option<String> {
+pub(crate) fn waits(run: &Run, activities: &[OpenActivity]) -> Option<String> {
     match run.state {
         RunState::Unserved => Some(format!(
             "{}; start a worker that registers it",
@@ -268,7 +268,7 @@ fn activity_waits(activities: &[OpenActivity]) -> String {
 
 /// An event in a JSON document. A row that this build can't read is told as it is stored.
 #[derive(Debug, Serialize)]
-pub(super) struct EventView {
+pub(crate) struct EventView {
     seq: i32,
     at: String,
     event: String,
@@ -313,7 +313,7 @@ struct Fields {
 }
 
 impl EventView {
-    pub(super) fn new(row: &EventRow) -> Self {
+    pub(crate) fn new(row: &EventRow) -> Self {
         let (event, fields) = match row.decode() {
             Ok(event) => (event.name().to_owned(), Fields::new(&event)),
             Err(error) => (
@@ -439,7 +439,7 @@ fn unread(event: &Event) -> Option<&[Unread]> {
 }
 
 /// An event in the columns of a table: its name and everything else on one line.
-pub(super) fn event_columns(row: &EventRow) -> (String, String) {
+pub(crate) fn event_columns(row: &EventRow) -> (String, String) {
     match row.decode() {
         Ok(event) => (event.name().to_owned(), event_detail(&event)),
         Err(error) => (format!("kind_{}", row.kind), format!("unreadable: {error}")),
@@ -521,7 +521,7 @@ fn unread_text(unread: &[Unread]) -> String {
 
 /// A rejected signal in a JSON document.
 #[derive(Debug, Serialize)]
-pub(super) struct RejectedView {
+pub(crate) struct RejectedView {
     at: String,
     subject: String,
     reason: String,
@@ -530,7 +530,7 @@ pub(super) struct RejectedView {
 }
 
 impl RejectedView {
-    pub(super) fn new(row: &RejectedRow) -> Self {
+    pub(crate) fn new(row: &RejectedRow) -> Self {
         Self {
             at: timestamp(row.at),
             subject: row.subject.clone(),
