@@ -6,7 +6,14 @@
 
 -- Fencing tokens come from a sequence and never from a row that may be deleted: after a fail-over to a lagging
 -- replica, tokens counted in the row were given twice.
-CREATE SEQUENCE continuum_tokens AS bigint;
+-- The low 20 bits of a token are drawn by lot. Claims and releases are not flushed, so a crash of Postgres may forget
+-- that a number was taken and take it again; the lot keeps the two tokens apart.
+CREATE SEQUENCE continuum_tokens AS bigint MAXVALUE 8796093022207;
+
+CREATE FUNCTION continuum_next_token() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT AS $$
+    SELECT (nextval('continuum_tokens') << 20) | floor(random() * 1048576)::bigint
+$$;
 
 -- "Due now" is a ticket and not a time, so a step of the database's clock delays nobody.
 CREATE SEQUENCE continuum_tickets AS bigint;

@@ -99,6 +99,14 @@ BEGIN
         WHERE e.run_id = r.run_id AND e.seq BETWEEN r.first - 1 AND r.first
     ) p;
 
+    -- The events come before everything that is checked below: a repetition that races with the same append, sent
+    -- earlier and still at work, waits here for its outcome and fails on the key, which says "send it again". Behind the
+    -- task rows or the mail it would find them gone and be told that it is stale.
+    INSERT INTO continuum_events (run_id, seq, token, kind, at, payload)
+    SELECT r_run[e.ix], e.seq, r_token[e.ix], e.kind, e.at, e.payload
+    FROM unnest(e_ix, e_seq, e_kind, e_at, e_payload) e(ix, seq, kind, at, payload)
+    WHERE v_outcome[e.ix] = 0;
+
     -- Task rows: what this worker completed must still be its own attempt. A mismatch fails the whole call; the
     -- writer halves its batch until the guilty run stands alone, and takes that as refused.
     IF cardinality(c_ix) > 0 THEN
@@ -115,11 +123,6 @@ BEGIN
         DELETE FROM continuum_activity_tasks t USING unnest(x_ix, x_effect) x(ix, effect)
         WHERE v_outcome[x.ix] = 0 AND t.run_id = r_run[x.ix] AND t.effect = x.effect;
     END IF;
-
-    INSERT INTO continuum_events (run_id, seq, token, kind, at, payload)
-    SELECT r_run[e.ix], e.seq, r_token[e.ix], e.kind, e.at, e.payload
-    FROM unnest(e_ix, e_seq, e_kind, e_at, e_payload) e(ix, seq, kind, at, payload)
-    WHERE v_outcome[e.ix] = 0;
 
     IF cardinality(a_ix) > 0 THEN
         INSERT INTO continuum_activity_tasks (run_id, effect, chain_id, seq, queue, name, attempt, max_attempts,
@@ -230,7 +233,7 @@ BEGIN
         ON CONFLICT (namespace, key) WHERE key IS NOT NULL DO NOTHING;
         IF FOUND THEN
             INSERT INTO continuum_leases (chain_id, run_id, token, ticket, claim_key)
-            VALUES (v_run, v_run, nextval('continuum_tokens'), nextval('continuum_tickets'), r.workflow);
+            VALUES (v_run, v_run, continuum_next_token(), nextval('continuum_tickets'), r.workflow);
             o_outcome := 0;
         ELSE
             SELECT n.run_id, n.request_hash INTO v_old FROM continuum_runs n
@@ -370,7 +373,11 @@ DECLARE
     v_more uuid[];
     v_more_ixs bigint[];
     v_with_history uuid[];
+    v_quarantined uuid[];
     v_run uuid;
+    -- The clock is read once: a volatile function in its place would keep the index from ending the scan, and an empty
+    -- claim would pass over every sleeping run.
+    v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM 1 FROM continuum_sessions s WHERE s.session_id = p_session AND s.open FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -392,7 +399,7 @@ BEGIN
             FROM unnest(p_keys) WITH ORDINALITY k(key, ix)
             CROSS JOIN LATERAL (
                 SELECT l.chain_id FROM continuum_leases l
-                WHERE l.claim_key = k.key AND l.owner IS NULL AND l.next_timer_at <= clock_timestamp()
+                WHERE l.claim_key = k.key AND l.owner IS NULL AND l.next_timer_at <= v_now
                   AND NOT l.chain_id = ANY (coalesce(v_chains, '{}'))
                 ORDER BY l.next_timer_at LIMIT p_limit FOR UPDATE SKIP LOCKED) x
             LIMIT p_limit - coalesce(cardinality(v_chains), 0)) q;
@@ -403,20 +410,22 @@ BEGIN
         RETURN;
     END IF;
 
-    SELECT array_agg(l.run_id) INTO v_with_history
-    FROM unnest(v_chains, v_ixs) c(chain_id, ix) JOIN continuum_leases l ON l.chain_id = c.chain_id
-    WHERE position('@' IN l.claim_key) > 0;
+    SELECT array_agg(l.run_id) FILTER (WHERE position('@' IN l.claim_key) > 0),
+           array_agg(l.run_id) FILTER (WHERE l.blocked = 'quarantined')
+    INTO v_with_history, v_quarantined
+    FROM unnest(v_chains, v_ixs) c(chain_id, ix) JOIN continuum_leases l ON l.chain_id = c.chain_id;
 
     RETURN QUERY
     WITH claimed AS (
         UPDATE continuum_leases l
-        SET owner = p_session, token = nextval('continuum_tokens'), ticket = NULL, next_timer_at = NULL,
+        SET owner = p_session, token = continuum_next_token(), ticket = NULL, next_timer_at = NULL,
             claim_key = p_pins[c.ix], blocked = NULL, block_detail = NULL
         FROM unnest(v_chains, v_ixs) c(chain_id, ix)
         WHERE l.chain_id = c.chain_id
         RETURNING l.chain_id, l.run_id, l.token, l.wake, l.claim_key, l.block_count
     )
-    SELECT 1::smallint, c.chain_id, c.run_id, c.token, c.wake, c.block_count, NULL::smallint,
+    SELECT 1::smallint, c.chain_id, c.run_id, c.token, c.wake, c.block_count,
+           (c.run_id = ANY (coalesce(v_quarantined, '{}')))::integer::smallint,
            n.created_at, n.workflow, n.key, n.namespace, c.claim_key, n.input
     FROM claimed c JOIN continuum_runs n ON n.run_id = c.run_id;
 
@@ -459,7 +468,7 @@ BEGIN
         v_due := r.wake <> r.seen;
         v_empty := NOT EXISTS (SELECT 1 FROM continuum_events e WHERE e.run_id = r.run_id AND e.seq = 1);
         UPDATE continuum_leases l
-        SET owner = NULL, token = nextval('continuum_tokens'), crashes = 0,
+        SET owner = NULL, token = continuum_next_token(), crashes = 0,
             claim_key = CASE WHEN v_empty THEN split_part(l.claim_key, '@', 1) ELSE l.claim_key END,
             ticket = CASE WHEN v_due OR v_empty THEN nextval('continuum_tickets') END,
             next_timer_at = (SELECT min(t.fire_at) FROM continuum_timers t WHERE t.run_id = r.run_id)
@@ -486,7 +495,7 @@ SET search_path FROM CURRENT
 AS $$
 BEGIN
     UPDATE continuum_leases l
-    SET owner = NULL, token = nextval('continuum_tokens'), ticket = NULL,
+    SET owner = NULL, token = continuum_next_token(), ticket = NULL,
         blocked = p_reason, block_detail = p_detail, block_count = l.block_count + 1,
         next_timer_at = clock_timestamp() + p_retry_ms * interval '1 millisecond'
     WHERE l.chain_id = p_chain AND l.owner = p_session AND l.token = p_token;
@@ -511,7 +520,7 @@ BEGIN
     FOR UPDATE;
     IF FOUND AND v_lease.owner IS NULL
        AND NOT EXISTS (SELECT 1 FROM continuum_events e WHERE e.run_id = v_lease.run_id AND e.seq = 1) THEN
-        v_token := nextval('continuum_tokens');
+        v_token := continuum_next_token();
         INSERT INTO continuum_events (run_id, seq, token, kind, at, payload)
         VALUES (v_lease.run_id, 1, v_token, p_event_kind, clock_timestamp(), p_event);
         PERFORM continuum_end_runs(ARRAY[v_lease.chain_id], ARRAY[v_lease.run_id], ARRAY['cancelled'],
@@ -538,6 +547,8 @@ AS $$
 DECLARE
     v_runs uuid[];
     v_effects integer[];
+    -- Read once, so that the index can end the scan.
+    v_now timestamptz := clock_timestamp();
 BEGIN
     PERFORM 1 FROM continuum_sessions s WHERE s.session_id = p_session AND s.open FOR KEY SHARE;
     IF NOT FOUND THEN
@@ -559,7 +570,7 @@ BEGIN
             CROSS JOIN LATERAL (
                 (SELECT t.run_id, t.effect FROM continuum_activity_tasks t
                  WHERE t.queue = q.queue AND t.name = n.name AND t.owner IS NULL AND t.ticket IS NULL
-                   AND t.due_at <= clock_timestamp()
+                   AND t.due_at <= v_now
                  ORDER BY t.due_at LIMIT p_limit FOR UPDATE SKIP LOCKED)
             ) x
             LIMIT p_limit - coalesce(cardinality(v_runs), 0)) q;
@@ -674,7 +685,7 @@ BEGIN
         SELECT coalesce(max(e.seq), 0) INTO v_seq FROM continuum_events e WHERE e.run_id = r.run_id;
         v_crashes := CASE WHEN v_seq > r.crash_seq THEN 1 ELSE r.crashes + 1 END;
         UPDATE continuum_leases l
-        SET owner = NULL, token = nextval('continuum_tokens'), crashes = v_crashes, crash_seq = v_seq,
+        SET owner = NULL, token = continuum_next_token(), crashes = v_crashes, crash_seq = v_seq,
             claim_key = CASE WHEN v_seq = 0 THEN split_part(l.claim_key, '@', 1) ELSE l.claim_key END,
             ticket = CASE WHEN v_crashes < p_crash_limit THEN nextval('continuum_tickets') END,
             blocked = CASE WHEN v_crashes >= p_crash_limit THEN 'quarantined' END,

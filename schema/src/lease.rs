@@ -67,6 +67,8 @@ pub struct ClaimedRun {
     pub namespace: String,
     /// How often the run was parked before.
     pub block_count: i32,
+    /// The run takes its workers down: it must not be loaded, only ended.
+    pub quarantined: bool,
     /// The workflow's input.
     pub input: Payload,
     /// Its history, in order, not yet decoded.
@@ -158,6 +160,7 @@ fn claimed_run(row: &PgRow) -> Result<ClaimedRun, Error> {
         key: row.try_get("o_key")?,
         namespace: row.try_get("o_namespace")?,
         block_count: row.try_get("o_seq")?,
+        quarantined: row.try_get::<i16, _>("o_kind")? == 1,
         input: Payload::from_bytes(row.try_get("o_payload")?),
         history: Vec::new(),
         mail: Vec::new(),

@@ -11,6 +11,7 @@
 //! | `listener` | hears hints on the bus |
 //! | `api` | start, signal, cancel, get, await by request over NATS |
 //! | `catch_up` | finds wakes whose hint was lost |
+//! | `partitions` | makes the journal's months ahead |
 //! | `recovery` | closes dead sessions, frees what they owned |
 
 mod activities;
@@ -20,6 +21,7 @@ mod core;
 mod dispatcher;
 mod journal;
 mod listener;
+mod partitions;
 mod recovery;
 mod resident;
 mod service;
@@ -290,6 +292,7 @@ impl Worker {
         self.service("signals", signals::ingest);
         self.service("catch-up", catch_up::keep);
         self.service("recovery", recovery::keep);
+        self.service("partitions", partitions::keep);
         let client = self.client.clone();
         self.service("api", move |core| api::serve(core, client.clone()));
         self.service("link", listener::watch_link);

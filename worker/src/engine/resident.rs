@@ -33,6 +33,56 @@ pub(crate) enum Stuck {
     Corrupt { seq: Option<Seq>, reason: String },
     /// Postgres will not take its append.
     Refused(String),
+    /// It takes its workers down.
+    Quarantined,
+}
+
+/// A request to stop a run that can't be loaded.
+pub(crate) struct Cancel {
+    reason: String,
+    mail: i64,
+    next: Seq,
+    hash: String,
+}
+
+impl Cancel {
+    /// The request in a claimed run's mail, if there is one.
+    pub(crate) fn asked(run: &ClaimedRun) -> Option<Self> {
+        let mail = run.mail.iter().find(|mail| mail.kind == MailKind::Cancel)?;
+        Some(Self {
+            reason: cancel_reason(&mail.payload),
+            mail: mail.mail_id,
+            next: run.history.last().map_or(1, |row| row.seq + 1),
+            hash: run.hash.clone(),
+        })
+    }
+
+    /// The append that ends the run.
+    pub(crate) fn append(self, lease: Lease, now: Micros) -> Append {
+        let event = Event::Cancelled {
+            reason: self.reason.clone(),
+            unread: Vec::new(),
+        };
+        Append {
+            lease,
+            first: self.next,
+            events: vec![NewEvent::new(&event, now)],
+            end: Some(End {
+                state: RunEnd::Cancelled(self.reason),
+                hash: self.hash,
+            }),
+            mail: vec![self.mail],
+            timers_set: Vec::new(),
+            timers_gone: Vec::new(),
+            activities_dropped: Vec::new(),
+            activities_completed: Vec::new(),
+            activities: Vec::new(),
+        }
+    }
+}
+
+fn cancel_reason(payload: &Payload) -> String {
+    payload.decode().unwrap_or_else(|_| "cancelled".to_owned())
 }
 
 impl From<Blocked> for Stuck {
@@ -216,10 +266,7 @@ impl Resident {
                 MailKind::Signal => self.signals.push_back(mail),
                 MailKind::ActivityResult => self.take_activity_result(mail)?,
                 MailKind::Cancel => {
-                    let reason = mail
-                        .payload
-                        .decode()
-                        .unwrap_or_else(|_| "cancelled".to_owned());
+                    let reason = cancel_reason(&mail.payload);
                     self.inputs.push_front(Input {
                         completion: Completion::Cancel { reason },
                         mail: Some(mail.mail_id),

@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::core::Core;
 use super::journal::QueuedAppend;
-use super::resident::{Action, Outcome, Resident, Stuck};
+use super::resident::{Action, Cancel, Outcome, Resident, Stuck};
 use super::service::panic_text;
 use crate::error::{ActivityError, kind};
 use crate::replay::Blocked;
@@ -175,6 +175,8 @@ pub(crate) struct Shard {
     /// Wakes of runs that are not here: their claim may still be on its way from the dispatcher, and the mail is newer
     /// than what that claim read.
     early_wakes: HashMap<Uuid, Instant>,
+    /// Runs that are being ended without an engine.
+    cancelling: HashMap<Uuid, Lease>,
     /// Leases that Postgres says are ours and that no engine holds, as of the last catch-up pass.
     suspects: HashMap<Uuid, i64>,
     drain: Option<Drain>,
@@ -205,6 +207,7 @@ impl Shard {
             mail_wanted: HashSet::new(),
             mail_reading: false,
             early_wakes: HashMap::new(),
+            cancelling: HashMap::new(),
             suspects: HashMap::new(),
             drain: None,
         }
@@ -312,29 +315,47 @@ impl Shard {
             self.core.residents_changed(-1);
             return;
         }
-        let lease = run.lease;
-        let tries = run.block_count;
         // A newer claim of a run that is here already voids the old engine.
-        if self.residents.remove(&lease.run_id).is_some() {
-            self.core.residents_changed(-1);
-        }
+        self.remove(run.lease.run_id);
+        let (lease, tries) = (run.lease, run.block_count);
+        let cancel = Cancel::asked(&run);
         let core = Arc::clone(&self.core);
-        match Resident::load(&core, run, claimed_at) {
-            Ok(resident) => {
-                for (effect, fire_at) in &resident.timers {
-                    self.timers.push(Reverse((*fire_at, lease.run_id, *effect)));
-                }
-                self.residents.insert(lease.run_id, resident);
-                self.ready.push(lease.run_id);
-                if self.early_wakes.remove(&lease.run_id).is_some() {
-                    self.want_mail(lease.run_id);
-                }
+        let loaded = if run.quarantined {
+            Err(Stuck::Quarantined)
+        } else {
+            Resident::load(&core, run, claimed_at)
+        };
+        match (loaded, cancel) {
+            (Ok(resident), _) => self.admit(resident),
+            (Err(_), Some(cancel)) => {
+                self.core.residents_changed(-1);
+                self.cancel_unloaded(session, lease, cancel);
             }
-            Err(stuck) => {
+            (Err(stuck), None) => {
                 self.core.residents_changed(-1);
                 self.park(lease, tries, stuck);
             }
         }
+    }
+
+    fn admit(&mut self, resident: Resident) {
+        let run_id = resident.lease.run_id;
+        for (effect, fire_at) in &resident.timers {
+            self.timers.push(Reverse((*fire_at, run_id, *effect)));
+        }
+        self.residents.insert(run_id, resident);
+        self.ready.push(run_id);
+        if self.early_wakes.remove(&run_id).is_some() {
+            self.want_mail(run_id);
+        }
+    }
+
+    /// A run that can't go on can still be cancelled: its last event follows the history, which is not looked at.
+    fn cancel_unloaded(&mut self, session: Uuid, lease: Lease, cancel: Cancel) {
+        self.cancelling.insert(lease.run_id, lease);
+        let append = cancel.append(lease, self.core.clock.now());
+        // The writer is gone only when the worker stops.
+        drop(self.journal.send(QueuedAppend { session, append }));
     }
 
     fn remove(&mut self, run_id: Uuid) -> Option<Resident> {
@@ -352,6 +373,7 @@ impl Shard {
         self.ready.clear();
         self.mail_wanted.clear();
         self.early_wakes.clear();
+        self.cancelling.clear();
         self.suspects.clear();
     }
 
@@ -715,6 +737,14 @@ impl Shard {
     }
 
     fn appended(&mut self, lease: Lease, answer: Answer) {
+        if self.cancelling.get(&lease.run_id) == Some(&lease) {
+            self.cancelling.remove(&lease.run_id);
+            match answer {
+                Answer::Committed => self.tell_end(lease.run_id),
+                Answer::Refused | Answer::Failed(_) => self.release(vec![(lease, -1)]),
+            }
+            return;
+        }
         let Some(resident) = self.current(&lease) else {
             return;
         };
@@ -772,11 +802,16 @@ impl Shard {
                 }
                 Action::Ended => {
                     self.remove(lease.run_id);
-                    let closed = self.core.subjects.closed(lease.run_id);
-                    self.core.bus.hint(&closed, Bytes::new());
+                    self.tell_end(lease.run_id);
                 }
             }
         }
+    }
+
+    fn tell_end(&self, run_id: Uuid) {
+        self.core
+            .bus
+            .hint(&self.core.subjects.closed(run_id), Bytes::new());
     }
 
     fn start_step(
@@ -838,6 +873,10 @@ fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option
         Stuck::Corrupt { seq, reason } => {
             let detail = serde_json::json!({ "message": reason, "seq": seq });
             ("corrupt", detail, None)
+        }
+        Stuck::Quarantined => {
+            let detail = serde_json::json!({ "message": "its owners died again and again while they held it" });
+            ("quarantined", detail, None)
         }
         Stuck::Refused(reason) => {
             let detail = serde_json::json!({ "message": reason });

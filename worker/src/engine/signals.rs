@@ -26,6 +26,11 @@ const BUSY_DELAY: Duration = Duration::from_millis(100);
 pub(crate) async fn ingest(core: Arc<Core>) {
     let stream = core.bus.signals(&core.subjects, &core.signal_settings());
     let mut backoff = Backoff::new(Duration::from_secs(5));
+    // The stream must be there before the first signal is, not when somebody first asks for one.
+    while let Err(error) = Box::pin(stream.ensure()).await {
+        report(&error);
+        tokio::time::sleep(backoff.next()).await;
+    }
     loop {
         if core.session().is_none() {
             wait_for_session(&core).await;
