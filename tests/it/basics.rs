@@ -14,21 +14,38 @@ async fn add(_ctx: ActivityContext, (a, b): (u64, u64)) -> Result<u64, ActivityE
 #[activity(queue = "sums", retry(max_attempts = 3, initial = "10ms"))]
 async fn flaky(ctx: ActivityContext, failures: u32) -> Result<u32, ActivityError> {
     if ctx.attempt() <= failures {
-        return Err(ActivityError::new("Flaky", format!("attempt {} fails", ctx.attempt())));
+        return Err(ActivityError::new(
+            "Flaky",
+            format!("attempt {} fails", ctx.attempt()),
+        ));
     }
     Ok(ctx.attempt())
 }
 
 #[workflow(version = 1)]
-async fn everything(ctx: &WorkflowContext, start: u64) -> Result<(u64, u32, String, bool), WorkflowError> {
-    let stepped: u64 = ctx.step("double", move || async move { Ok(start * 2) }).await?;
+async fn everything(
+    ctx: &WorkflowContext,
+    start: u64,
+) -> Result<(u64, u32, String, bool), WorkflowError> {
+    let stepped: u64 = ctx
+        .step("double", move || async move { Ok(start * 2) })
+        .await?;
     let added = ctx.activity(add, (stepped, 1)).await?;
     let attempts = ctx.activity(flaky, 2).await?;
     ctx.sleep(Duration::from_millis(20)).await?;
     let word: String = ctx.signal::<String>("word").await?;
-    let late: Option<String> = ctx.signal::<String>("never").timeout(Duration::from_millis(20)).await?;
-    let all = ctx.join_all((0..10).map(|n| ctx.activity(add, (n, n)))).await;
-    let sum: u64 = all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().sum();
+    let late: Option<String> = ctx
+        .signal::<String>("never")
+        .timeout(Duration::from_millis(20))
+        .await?;
+    let all = ctx
+        .join_all((0..10).map(|n| ctx.activity(add, (n, n))))
+        .await;
+    let sum: u64 = all
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .sum();
     Ok((added + sum, attempts, word, late.is_none()))
 }
 

@@ -2,9 +2,16 @@
 //! instance of its own on them; and the checker that looks at every world when its test is done.
 
 mod checker;
+mod look;
+mod observe;
+mod process;
 mod servers;
+mod tamper;
 mod world;
 
 pub use checker::check;
+pub use look::{Held, Waits};
+pub use observe::until;
+pub use process::{ProcessSettings, WorkerProcess, serve};
 pub use servers::{Servers, servers};
 pub use world::{PATIENCE, World, until_ready};

@@ -20,6 +20,7 @@ pub struct World {
     pub instance: Name,
     /// A pool for looking behind the scenes.
     pub database: Database,
+    schema: String,
     nats_url: String,
     postgres_url: String,
 }
@@ -31,7 +32,9 @@ impl World {
     /// If it can't be made.
     pub async fn new() -> Self {
         let world = Self::unmigrated().await;
-        migration::migrate(&world.database).await.expect("the instance is migrated");
+        migration::migrate(&world.database)
+            .await
+            .expect("the instance is migrated");
         world
     }
 
@@ -41,21 +44,46 @@ impl World {
     /// If its settings can't be used.
     pub async fn unmigrated() -> Self {
         let servers = servers().await;
+        Self::at(&servers.postgres.url(), servers.nats.url())
+    }
+
+    /// A new instance on servers of the test's own, on an empty schema.
+    ///
+    /// # Panics
+    /// If its settings can't be used.
+    #[must_use]
+    pub fn at(postgres_url: &str, nats_url: &str) -> Self {
         let number = WORLDS.fetch_add(1, Ordering::Relaxed);
-        let instance = Name::new(format!("t{}_{number}", std::process::id())).expect("a valid name");
-        let config = DatabaseConfig::new(servers.postgres.url(), &instance);
+        let instance =
+            Name::new(format!("t{}_{number}", std::process::id())).expect("a valid name");
+        let config = DatabaseConfig::new(postgres_url, &instance);
         Self {
+            schema: config.schema.clone(),
             database: Database::new(config).expect("a usable URL"),
             instance,
-            nats_url: servers.nats.url().to_owned(),
-            postgres_url: servers.postgres.url(),
+            nats_url: nats_url.to_owned(),
+            postgres_url: postgres_url.to_owned(),
         }
+    }
+
+    /// The same instance in another schema.
+    ///
+    /// # Panics
+    /// If its settings can't be used.
+    #[must_use]
+    pub fn in_schema(mut self, schema: &str) -> Self {
+        schema.clone_into(&mut self.schema);
+        self.database = Database::new(self.database_config()).expect("a usable URL");
+        self
     }
 
     /// Where this instance is in Postgres.
     #[must_use]
     pub fn database_config(&self) -> DatabaseConfig {
-        DatabaseConfig::new(self.postgres_url.clone(), &self.instance)
+        DatabaseConfig {
+            schema: self.schema.clone(),
+            ..DatabaseConfig::new(self.postgres_url.clone(), &self.instance)
+        }
     }
 
     /// The NATS server's address.
@@ -99,9 +127,21 @@ impl World {
     /// # Panics
     /// If it does not become ready.
     pub async fn worker_with(&self, registry: Registry, config: WorkerConfig) -> Worker {
-        let worker = Worker::start(registry, config).await.expect("usable settings");
+        let worker = Worker::start(registry, config)
+            .await
+            .expect("usable settings");
         until_ready(&worker).await;
         worker
+    }
+
+    /// A pool of a program that knows nothing of Continuum's settings: for a caller's own transactions.
+    ///
+    /// # Panics
+    /// If Postgres can't be reached.
+    pub async fn foreign_pool(&self) -> sqlx::PgPool {
+        sqlx::PgPool::connect(&self.postgres_url)
+            .await
+            .expect("Postgres answers")
     }
 
     /// A client in another "process": its own pool and link.
@@ -109,9 +149,14 @@ impl World {
     /// # Panics
     /// If its settings can't be used.
     pub async fn client(&self) -> Client {
-        Client::connect(&self.instance, self.database_config(), self.bus(), Limits::default())
-            .await
-            .expect("usable settings")
+        Client::connect(
+            &self.instance,
+            self.database_config(),
+            self.bus(),
+            Limits::default(),
+        )
+        .await
+        .expect("usable settings")
     }
 
     /// Stops the workers and checks that every invariant holds.

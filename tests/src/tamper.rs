@@ -1,0 +1,76 @@
+//! What no program of Continuum does: damage, other versions, foreign roles.
+
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
+use uuid::Uuid;
+
+use crate::World;
+
+impl World {
+    /// Overwrites the bytes of one event.
+    ///
+    /// # Panics
+    /// If there is no such event.
+    pub async fn damage_event(&self, run_id: Uuid, seq: i32) {
+        let changed = self
+            .tamper(format!(
+                "UPDATE continuum_events SET payload = '\\x01c1'::bytea WHERE run_id = '{run_id}' AND seq = {seq}"
+            ))
+            .await;
+        assert_eq!(changed, 1, "there is no event {seq}");
+    }
+
+    /// Gives one event a kind that no build knows yet.
+    ///
+    /// # Panics
+    /// If there is no such event.
+    pub async fn future_event(&self, run_id: Uuid, seq: i32) {
+        let changed = self
+            .tamper(format!(
+                "UPDATE continuum_events SET kind = 99 WHERE run_id = '{run_id}' AND seq = {seq}"
+            ))
+            .await;
+        assert_eq!(changed, 1, "there is no event {seq}");
+    }
+
+    /// Makes the database look as if an older build had migrated it.
+    pub async fn make_older(&self) {
+        self.tamper("DELETE FROM continuum_migrations WHERE version = (SELECT max(version) FROM continuum_migrations)")
+            .await;
+    }
+
+    /// Makes the database look as if a newer build had migrated it.
+    pub async fn make_newer(&self) {
+        self.tamper(
+            "INSERT INTO continuum_migrations (version, description, success, checksum, execution_time)
+             VALUES (9999, 'future', true, '\\x00'::bytea, 0)",
+        )
+        .await;
+    }
+
+    /// Makes a role that may log in and nothing else, and runs `grants` for it.
+    pub async fn create_role(&self, role: &str, grants: &str) {
+        self.tamper(format!("CREATE ROLE \"{role}\" LOGIN")).await;
+        self.tamper(grants.to_owned()).await;
+    }
+
+    /// Takes a role away again; roles belong to the server and not to the instance.
+    pub async fn drop_role(&self, role: &str) {
+        self.tamper(format!("DROP OWNED BY \"{role}\"")).await;
+        self.tamper(format!("DROP ROLE \"{role}\"")).await;
+    }
+
+    /// Runs statements in the instance's schema, and says how many rows they changed.
+    async fn tamper(&self, statements: impl Into<String>) -> u64 {
+        let config = self.database.config();
+        let mut connection = PgConnection::connect(&config.url)
+            .await
+            .expect("Postgres answers");
+        let path = config.schema.replace('"', "\"\"");
+        let path = AssertSqlSafe(format!("SET search_path TO \"{path}\""));
+        connection.execute(path).await.expect("the path is set");
+        let done = connection.execute(AssertSqlSafe(statements.into())).await;
+        let done = done.expect("the statements run");
+        connection.close().await.expect("an orderly end");
+        done.rows_affected()
+    }
+}
