@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use continuum_bus::{Bus, BusConfig, BusStatus, Subjects};
 use continuum_schema::event::Outcome;
+use continuum_schema::lease::{self, ClaimKey};
 use continuum_schema::run::RunState;
+use continuum_schema::session::{self, NewSession};
 use continuum_schema::{Event, Name, Payload, migration};
 use continuum_tests::{PATIENCE, World, until, until_ready};
 use continuum_worker::dev::{NatsOptions, PostgresOptions, PrivateNats, PrivatePostgres};
@@ -879,4 +881,77 @@ async fn a_result_that_comes_from_another_worker_is_taken_once() {
         assert_eq!(results.count(), 3);
     }
     world.finish([flows, hands]).await;
+}
+
+// ---- ends of runs that can't go on ---------------------------------------------------------------------------------
+
+#[workflow(version = 1)]
+async fn breaks_down(ctx: &WorkflowContext, _: ()) -> Result<(), WorkflowError> {
+    ctx.step("sound", || async { Ok(()) }).await?;
+    ctx.signal::<u64>("go").await?;
+    panic!("it breaks down here");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_blocked_behind_its_history_can_be_cancelled() {
+    let world = World::new().await;
+    let worker = world.worker(registry![breaks_down]).await;
+    let client = world.client().await;
+    let run = client.start(breaks_down, ()).await.unwrap();
+    run.signal("go", &1_u64).await.unwrap();
+    world.until_blocked(run.run_id(), "panicked").await;
+    run.cancel("it can't be mended").await.unwrap();
+    let ended = run.result_within(PATIENCE).await.unwrap_err();
+    assert!(
+        matches!(&ended, ClientError::Cancelled(why) if why == "it can't be mended"),
+        "{ended}"
+    );
+    world.finish([worker]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_owners_die_again_and_again_is_quarantined_and_can_be_cancelled() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let run = client.start(parks, 1).await.unwrap();
+    let pin = ClaimKey::pinned("parks", <parks as continuum_worker::Workflow>::HASH);
+    let keys = [("parks".to_owned(), pin.clone()), (pin.clone(), pin)]
+        .map(|(key, pin)| ClaimKey { key, pin });
+    for death in 1..=3 {
+        let session = session::open(
+            &world.database,
+            &NewSession {
+                worker: format!("dies-{death}"),
+                build: "test".into(),
+                queues: Vec::new(),
+                claim_keys: Vec::new(),
+            },
+        )
+        .await
+        .unwrap();
+        assert_eq!(
+            lease::claim(&world.database, session, &keys, 10, 0)
+                .await
+                .unwrap()
+                .len(),
+            1
+        );
+        assert!(
+            session::close(&world.database, session, None, "died")
+                .await
+                .unwrap()
+        );
+        assert_eq!(lease::sweep(&world.database, 10, 3).await.unwrap(), 1);
+    }
+    world.until_blocked(run.run_id(), "quarantined").await;
+    let worker = world.worker(registry![parks]).await;
+    run.cancel("it kills its workers").await.unwrap();
+    let ended = run.result_within(PATIENCE).await.unwrap_err();
+    assert!(matches!(ended, ClientError::Cancelled(_)), "{ended}");
+    assert_eq!(
+        world.history(run.run_id()).await.len(),
+        1,
+        "it was never loaded"
+    );
+    world.finish([worker]).await;
 }

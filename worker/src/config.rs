@@ -128,6 +128,11 @@ impl WorkerConfig {
         for (setting, value) in at_least_one {
             check(setting, value > 0, || "must be at least 1".into())?;
         }
+        for (setting, text) in [("name", &self.name), ("build", &self.build)] {
+            check(setting, !text.is_empty() && !text.contains('\0'), || {
+                "must hold at least one character and no NUL".into()
+            })?;
+        }
         check(
             "session_ttl",
             self.session_ttl >= self.beat_interval * 4,
