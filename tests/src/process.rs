@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::{PATIENCE, World};
@@ -191,20 +192,27 @@ pub async fn serve(registry: Registry) {
         .await
         .expect("usable settings");
     let mut status = worker.status();
-    std::thread::spawn(exit_with_parent);
-    let mut told = None;
-    loop {
-        let session = status.borrow_and_update().session;
-        if let Some(id) = session.filter(|_| session != told) {
-            told = session;
-            println!("\n{SESSION}{id}");
+    let tell = async {
+        let mut told = None;
+        loop {
+            let session = status.borrow_and_update().session;
+            if let Some(id) = session.filter(|_| session != told) {
+                told = session;
+                println!("\n{SESSION}{id}");
+            }
+            status.changed().await.expect("the worker lives");
         }
-        status.changed().await.expect("the worker lives");
+    };
+    let (parent, orphaned) = oneshot::channel();
+    std::thread::spawn(|| wait_for_orphanhood(parent));
+    tokio::select! {
+        () = tell => {}
+        _ = orphaned => {}
     }
 }
 
 /// The parent writes nothing: whatever ends the read says that it is gone.
-fn exit_with_parent() {
+fn wait_for_orphanhood(parent: oneshot::Sender<()>) {
     drop(std::io::stdin().read(&mut [0]));
-    std::process::exit(0);
+    drop(parent);
 }

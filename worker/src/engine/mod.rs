@@ -123,6 +123,8 @@ pub struct Worker {
     core: Arc<Core>,
     client: Client,
     tasks: TaskTracker,
+    /// What claims runs; it ends when the worker begins to stop.
+    claims: TaskTracker,
     status: watch::Sender<WorkerStatus>,
     fatal: Fatal,
     stopped: OnceCell<Stopped>,
@@ -152,6 +154,7 @@ impl Worker {
         let worker = Self {
             client,
             tasks: TaskTracker::new(),
+            claims: TaskTracker::new(),
             status: watch::Sender::new(starting()),
             fatal: watch::Sender::new(None),
             stopped: OnceCell::new(),
@@ -203,6 +206,9 @@ impl Worker {
         self.core.draining.cancel();
         self.status.send_modify(|s| s.state = WorkerState::Stopping);
         let patience = self.core.config.stop_timeout;
+        // A claim that is under way still brings runs, which are to be given back as well.
+        self.claims.close();
+        drop(tokio::time::timeout(patience, self.claims.wait()).await);
         let runs = self.give_back_runs(patience);
         let attempts = activities::drain(&self.core, patience + ACTIVITY_GRACE);
         let ((), activities_handed_back) = tokio::join!(runs, attempts);
@@ -286,7 +292,10 @@ impl Worker {
 
         let fatal = self.fatal.clone();
         self.service("session", move |core| session::keep(core, fatal.clone()));
-        self.service("dispatcher", dispatcher::dispatch);
+        let core = Arc::clone(&self.core);
+        service::spawn(&self.claims, &self.core.stop, "dispatcher", move || {
+            dispatcher::dispatch(Arc::clone(&core))
+        });
         self.service("activities", activities::dispatch);
         self.service("held attempts", activities::watch_held);
         self.service("signals", signals::ingest);

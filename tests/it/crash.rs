@@ -1,0 +1,447 @@
+//! kill -9 at random moments: nothing is lost, and no result that is in a journal is ever overwritten.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use continuum_schema::{Event, Payload, event::Outcome};
+use continuum_tests::{ProcessSettings, WorkerProcess, World, check, serve};
+use continuum_worker::prelude::*;
+use continuum_worker::{Client, Registry, RunHandle, registry};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+use tempfile::NamedTempFile;
+use uuid::Uuid;
+
+/// The test that is a worker process.
+pub(crate) const PROCESS: &str = "crash::worker_process";
+
+const ROUNDS: u32 = 100;
+
+/// Worker processes at a time.
+const PROCESSES: usize = 3;
+
+/// Runs that are kept in flight.
+const IN_FLIGHT: usize = 12;
+
+/// What this process was started with; in the test's own process nothing of this is used.
+static SETTINGS: LazyLock<ProcessSettings> = LazyLock::new(|| {
+    ProcessSettings::of_this_process().expect("only worker processes run this code")
+});
+
+static NOTES: AtomicU32 = AtomicU32::new(0);
+
+/// Writes down that an effect was carried out, and gives it a value that no other execution has.
+fn carry_out(run_id: Uuid, effect: &str, attempt: u32) -> String {
+    let value = format!(
+        "{}/{}",
+        SETTINGS.name,
+        NOTES.fetch_add(1, Ordering::Relaxed)
+    );
+    let mut log = OpenOptions::new()
+        .append(true)
+        .open(&SETTINGS.log)
+        .expect("the log exists");
+    // One write of one line: lines of several processes don't mix, and a kill leaves none in half.
+    log.write_all(format!("{run_id} {effect} {attempt} {value}\n").as_bytes())
+        .expect("the disk has room");
+    value
+}
+
+#[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
+async fn work(
+    ctx: ActivityContext,
+    (effect, millis): (String, u64),
+) -> Result<String, ActivityError> {
+    tokio::time::sleep(Duration::from_millis(millis)).await;
+    Ok(carry_out(ctx.run_id(), &effect, ctx.attempt()))
+}
+
+#[activity(queue = "crash", retry(max_attempts = 1))]
+async fn work_once(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
+    let value = carry_out(ctx.run_id(), &effect, ctx.attempt());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    Ok(value)
+}
+
+/// Every kind of effect, one after another and side by side; the result tells all values that the code has seen.
+#[workflow(version = 1)]
+async fn tangle(
+    ctx: &WorkflowContext,
+    number: u64,
+) -> Result<Vec<(String, String)>, WorkflowError> {
+    let run_id = ctx.info().run_id;
+    let mut seen = Vec::new();
+    let first: String = ctx
+        .step(
+            "first",
+            move || async move { Ok(carry_out(run_id, "first", 1)) },
+        )
+        .await?;
+    seen.push(("first".to_owned(), first));
+    let charged = ctx
+        .activity(work, ("charge".to_owned(), number % 7))
+        .await?;
+    seen.push(("charge".to_owned(), charged));
+    ctx.sleep(Duration::from_millis(10 + number % 30)).await?;
+    let names: Vec<String> = (0..3).map(|n| format!("ship{n}")).collect();
+    let shipped = ctx
+        .join_all(
+            names
+                .iter()
+                .map(|name| ctx.activity(work, (name.clone(), 5))),
+        )
+        .await;
+    for (name, value) in names.into_iter().zip(shipped) {
+        seen.push((name, value?));
+    }
+    let word: String = ctx.signal::<String>("go").await?;
+    seen.push(("go".to_owned(), word));
+    let (left, right) = futures::join!(
+        ctx.step("left", move || async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Ok(carry_out(run_id, "left", 1))
+        }),
+        ctx.activity(work, ("right".to_owned(), 10)),
+    );
+    let left: String = left?;
+    seen.extend([("left".to_owned(), left), ("right".to_owned(), right?)]);
+    match ctx.activity(work_once, "once".to_owned()).await {
+        Ok(value) => seen.push(("once".to_owned(), value)),
+        Err(error) if error.kind() == "WorkerLost" => {}
+        Err(error) => return Err(error.into()),
+    }
+    let late: Option<String> = ctx
+        .signal::<String>("never")
+        .timeout(Duration::from_millis(20))
+        .await?;
+    let last: String = ctx
+        .step(
+            "last",
+            move || async move { Ok(carry_out(run_id, "last", 1)) },
+        )
+        .await?;
+    seen.extend([
+        ("never".to_owned(), format!("{late:?}")),
+        ("last".to_owned(), last),
+    ]);
+    Ok(seen)
+}
+
+/// Runs until its input says `open`; it is what the recovery tests watch.
+#[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
+async fn stubborn(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
+    let value = carry_out(ctx.run_id(), &effect, ctx.attempt());
+    if ctx.attempt() == 1 {
+        std::future::pending::<()>().await;
+    }
+    Ok(value)
+}
+
+#[activity(queue = "crash", retry(max_attempts = 1))]
+async fn stubborn_once(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
+    carry_out(ctx.run_id(), &effect, ctx.attempt());
+    std::future::pending().await
+}
+
+/// An activity that only another attempt ends.
+#[workflow(version = 1)]
+pub(crate) async fn second_try(ctx: &WorkflowContext, _input: ()) -> Result<String, WorkflowError> {
+    Ok(ctx.activity(stubborn, "stubborn".to_owned()).await?)
+}
+
+/// An activity that never ends and has one attempt; the kind of its error.
+#[workflow(version = 1)]
+pub(crate) async fn only_try(ctx: &WorkflowContext, _input: ()) -> Result<String, WorkflowError> {
+    match ctx.activity(stubborn_once, "once".to_owned()).await {
+        Ok(value) => Ok(value),
+        Err(error) => Ok(error.kind().to_owned()),
+    }
+}
+
+/// A slow step and a slow activity side by side, then a wait.
+#[workflow(version = 1)]
+pub(crate) async fn slow(
+    ctx: &WorkflowContext,
+    _input: (),
+) -> Result<(String, String), WorkflowError> {
+    let run_id = ctx.info().run_id;
+    let (step, activity) = futures::join!(
+        ctx.step("slow", move || async move {
+            carry_out(run_id, "slow", 0);
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok(carry_out(run_id, "slow", 1))
+        }),
+        ctx.activity(work, ("work".to_owned(), 300)),
+    );
+    let step: String = step?;
+    let _: String = ctx.signal::<String>("go").await?;
+    Ok((step, activity?))
+}
+
+/// Everything that a worker process can run.
+fn registry() -> Registry {
+    registry![
+        tangle,
+        work,
+        work_once,
+        second_try,
+        stubborn,
+        only_try,
+        stubborn_once,
+        slow
+    ]
+}
+
+/// Not a test: the program of the worker processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn worker_process() {
+    serve(registry()).await;
+}
+
+/// What was carried out, as the worker processes noted it: run, effect, attempt and value.
+pub(crate) fn carried_out(log: &Path) -> Vec<(Uuid, String, u32, String)> {
+    let text = std::fs::read_to_string(log).expect("the log exists");
+    let note = |line: &str| {
+        let mut words = line.split(' ');
+        let mut next = || words.next().expect("four words a line").to_owned();
+        let (run_id, effect, attempt, value) = (next(), next(), next(), next());
+        (
+            run_id.parse().expect("an id"),
+            effect,
+            attempt.parse().expect("a number"),
+            value,
+        )
+    };
+    text.lines().map(note).collect()
+}
+
+/// What a run's code has seen: effects and their values.
+type Seen = Vec<(String, String)>;
+
+struct Storm {
+    world: World,
+    client: Client,
+    log: NamedTempFile,
+    chance: ChaCha8Rng,
+    started: u32,
+    processes: Vec<WorkerProcess>,
+    /// The runs, and whether each got its signal.
+    runs: Vec<(RunHandle<Seen>, bool)>,
+    /// Histories as they were once seen; what came later must only have added to them.
+    seen: HashMap<Uuid, Vec<Event>>,
+}
+
+impl Storm {
+    async fn new(seed: u64) -> Self {
+        let world = World::new().await;
+        Self {
+            client: world.client().await,
+            world,
+            log: NamedTempFile::new().expect("a temporary file"),
+            chance: ChaCha8Rng::seed_from_u64(seed),
+            started: 0,
+            processes: Vec::new(),
+            runs: Vec::new(),
+            seen: HashMap::new(),
+        }
+    }
+
+    fn start_process(&mut self) {
+        let settings =
+            ProcessSettings::new(&self.world, format!("w{}", self.started), self.log.path());
+        self.started += 1;
+        self.processes
+            .push(WorkerProcess::start(PROCESS, &settings));
+    }
+
+    /// Keeps runs in flight, sends some of them their signal, kills one worker in the midst of it, starts another.
+    async fn round(&mut self) {
+        let open = self.runs.iter().filter(|(_, told)| !told).count();
+        for _ in open..IN_FLIGHT {
+            let number = u64::try_from(self.runs.len()).expect("few");
+            let run = self
+                .client
+                .start(tangle, number)
+                .key(format!("run {number}"))
+                .await
+                .expect("it starts");
+            self.runs.push((run, false));
+        }
+        self.tell_some().await;
+        let victim = self.chance.random_range(0..self.processes.len());
+        let mut victim = self.processes.remove(victim);
+        victim.session().await;
+        tokio::time::sleep(Duration::from_micros(self.chance.random_range(0..250_000))).await;
+        victim.kill().await;
+        self.start_process();
+        self.compare_some().await;
+    }
+
+    /// Signals go twice now and then, as a sender does that lost the answer.
+    async fn tell_some(&mut self) {
+        for (run, told) in self
+            .runs
+            .iter_mut()
+            .filter(|(_, told)| !told)
+            .take(IN_FLIGHT / 2)
+        {
+            if self.chance.random_bool(0.5) {
+                *told = true;
+                for _ in 0..self.chance.random_range(1..=2) {
+                    let value = run.run_id().to_string();
+                    run.signal("go", &value)
+                        .delivery_id("go")
+                        .await
+                        .expect("it is stored");
+                }
+            }
+        }
+    }
+
+    async fn compare_some(&mut self) {
+        let newest = self.runs.len().saturating_sub(2 * IN_FLIGHT);
+        for _ in 0..4 {
+            let run_id = self.runs[self.chance.random_range(newest..self.runs.len())]
+                .0
+                .run_id();
+            let history = self.world.history(run_id).await;
+            let before = self
+                .seen
+                .insert(run_id, history.clone())
+                .unwrap_or_default();
+            assert!(
+                history.starts_with(&before),
+                "the history of {run_id} was rewritten"
+            );
+        }
+    }
+
+    /// Every run ends, with the values of executions that happened, each the one in its journal.
+    async fn settle(mut self) {
+        for (run, told) in &self.runs {
+            if !told {
+                run.signal("go", &run.run_id().to_string())
+                    .await
+                    .expect("it is stored");
+            }
+        }
+        let mut notes: HashMap<Uuid, HashSet<(String, u32, String)>> = HashMap::new();
+        let mut results = Vec::new();
+        for (run, _) in &self.runs {
+            let result = run.result_within(Duration::from_secs(60)).await;
+            results.push((
+                run.run_id(),
+                result.unwrap_or_else(|e| panic!("run {}: {e}", run.run_id())),
+            ));
+        }
+        for process in self.processes.drain(..) {
+            process.kill().await;
+        }
+        for (run_id, effect, attempt, value) in carried_out(self.log.path()) {
+            assert!(
+                notes
+                    .entry(run_id)
+                    .or_default()
+                    .insert((effect, attempt, value)),
+                "a value came twice"
+            );
+        }
+        for (run_id, result) in results {
+            let history = self.world.history(run_id).await;
+            let before = self.seen.remove(&run_id).unwrap_or_default();
+            assert!(
+                history.starts_with(&before),
+                "the history of {run_id} was rewritten"
+            );
+            compare(run_id, &result, &history, &notes[&run_id]);
+        }
+        check(&self.world.database).await;
+    }
+}
+
+/// One run: its result, its journal and what was carried out tell the same.
+fn compare(
+    run_id: Uuid,
+    result: &[(String, String)],
+    history: &[Event],
+    notes: &HashSet<(String, u32, String)>,
+) {
+    let mut journaled: HashSet<String> = HashSet::new();
+    let mut names = HashMap::new();
+    for event in history {
+        let (effect, attempt, outcome) = match event {
+            Event::ActivityScheduled(scheduled) => {
+                names.insert(scheduled.effect, effect_of(&scheduled.input));
+                continue;
+            }
+            Event::ActivityCompleted {
+                effect,
+                attempt,
+                outcome,
+            } => (names[effect].clone(), *attempt, outcome),
+            Event::StepCompleted { name, outcome, .. } => (name.clone(), 1, outcome),
+            _ => continue,
+        };
+        match outcome {
+            Outcome::Ok(value) => {
+                let value: String = value.decode().expect("a text");
+                assert!(
+                    notes.contains(&(effect.clone(), attempt, value.clone())),
+                    "run {run_id}: {effect} is journaled as {value}, which never happened"
+                );
+                journaled.insert(value);
+            }
+            Outcome::Err(failure) => assert_eq!(
+                (effect.as_str(), failure.kind.as_str()),
+                ("once", "WorkerLost")
+            ),
+        }
+    }
+    let once = notes
+        .iter()
+        .filter(|(effect, _, _)| effect == "once")
+        .count();
+    assert!(
+        once <= 1,
+        "run {run_id}: an activity of one attempt was carried out {once} times"
+    );
+    for (effect, value) in result {
+        match effect.as_str() {
+            "go" => assert_eq!(*value, run_id.to_string()),
+            "never" => assert_eq!(value, "None"),
+            _ => assert!(
+                journaled.contains(value),
+                "run {run_id}: the code saw {value} for {effect}, the journal has not"
+            ),
+        }
+    }
+}
+
+/// The name that is in the input of each activity here.
+fn effect_of(input: &Payload) -> String {
+    input
+        .decode::<(String, u64)>()
+        .map_or_else(|_| input.decode().expect("a name"), |(name, _)| name)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kill_9_at_random_moments_loses_nothing_and_overwrites_nothing() {
+    let given = std::env::var("CONTINUUM_SEED").ok();
+    let seed = given.map_or(20_260_801, |seed| {
+        seed.parse().expect("CONTINUUM_SEED is a number")
+    });
+    println!("CONTINUUM_SEED={seed}");
+    let mut storm = Storm::new(seed).await;
+    for _ in 0..PROCESSES {
+        storm.start_process();
+    }
+    for _ in 0..ROUNDS {
+        storm.round().await;
+    }
+    storm.settle().await;
+}
