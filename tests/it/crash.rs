@@ -132,6 +132,49 @@ async fn tangle(
     Ok(seen)
 }
 
+/// Fails at first; a later attempt takes so long that its run goes cold meanwhile.
+#[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
+async fn wobble(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
+    if ctx.attempt() == 1 {
+        return Err(ActivityError::new("Wobbly", "not at first"));
+    }
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    Ok(carry_out(ctx.run_id(), &effect, ctx.attempt()))
+}
+
+/// A run that comes by every commit point.
+#[workflow(version = 1)]
+pub(crate) async fn roundabout(ctx: &WorkflowContext, _input: ()) -> Result<Seen, WorkflowError> {
+    let run_id = ctx.info().run_id;
+    let first: String = ctx
+        .step(
+            "first",
+            move || async move { Ok(carry_out(run_id, "first", 1)) },
+        )
+        .await?;
+    let charge = ctx.activity(work, ("charge".to_owned(), 1)).await?;
+    let wobbled = ctx.activity(wobble, "wobble".to_owned()).await?;
+    let go: String = ctx.signal::<String>("go").await?;
+    ctx.sleep(Duration::from_millis(5)).await?;
+    let last: String = ctx
+        .step(
+            "last",
+            move || async move { Ok(carry_out(run_id, "last", 1)) },
+        )
+        .await?;
+    let seen = [
+        ("first", first),
+        ("charge", charge),
+        ("wobble", wobbled),
+        ("go", go),
+        ("last", last),
+    ];
+    Ok(seen
+        .into_iter()
+        .map(|(effect, value)| (effect.to_owned(), value))
+        .collect())
+}
+
 /// Runs until its input says `open`; it is what the recovery tests watch.
 #[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
 async fn stubborn(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
@@ -189,6 +232,8 @@ fn registry() -> Registry {
         tangle,
         work,
         work_once,
+        roundabout,
+        wobble,
         second_try,
         stubborn,
         only_try,
@@ -221,7 +266,7 @@ pub(crate) fn carried_out(log: &Path) -> Vec<(Uuid, String, u32, String)> {
 }
 
 /// What a run's code has seen: effects and their values.
-type Seen = Vec<(String, String)>;
+pub(crate) type Seen = Vec<(String, String)>;
 
 struct Storm {
     world: World,
@@ -365,7 +410,7 @@ impl Storm {
 }
 
 /// One run: its result, its journal and what was carried out tell the same.
-fn compare(
+pub(crate) fn compare(
     run_id: Uuid,
     result: &[(String, String)],
     history: &[Event],

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Panics
 /// If there is nothing within the patience of a test; the message says that `what` was waited for.
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
             if let Some(found) = look().await {

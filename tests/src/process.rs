@@ -45,6 +45,8 @@ pub struct ProcessSettings {
     pub beat_interval: Duration,
     /// The silence after which others may take over.
     pub session_ttl: Duration,
+    /// How long a run that waits stays in memory.
+    pub idle_max: Duration,
 }
 
 impl ProcessSettings {
@@ -59,6 +61,7 @@ impl ProcessSettings {
             log: log.into(),
             beat_interval: Duration::from_millis(200),
             session_ttl: Duration::from_secs(20),
+            idle_max: Duration::from_secs(60),
         }
     }
 
@@ -85,6 +88,7 @@ impl ProcessSettings {
             catch_up_interval: Duration::from_secs(1),
             beat_interval: self.beat_interval,
             session_ttl: self.session_ttl,
+            idle_max: self.idle_max,
             ..WorkerConfig::new(instance, database, bus)
         }
     }
@@ -104,11 +108,25 @@ impl WorkerProcess {
     /// If it can't be started.
     #[must_use]
     pub fn start(test: &str, settings: &ProcessSettings) -> Self {
+        Self::start_with(test, settings, None)
+    }
+
+    /// Like [`WorkerProcess::start`], with one more environment variable.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    #[must_use]
+    pub fn start_with(
+        test: &str,
+        settings: &ProcessSettings,
+        variable: Option<(&str, &str)>,
+    ) -> Self {
         let program = std::env::current_exe().expect("a running program has a path");
         let settings = serde_json::to_string(settings).expect("plain data");
         let mut child = Command::new(program)
             .args([test, "--exact", "--nocapture"])
             .env(SETTINGS, settings)
+            .envs(variable)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -150,6 +168,14 @@ impl WorkerProcess {
             .kill()
             .await
             .expect("the process lived until now");
+    }
+
+    /// Whether the process has ended by itself.
+    ///
+    /// # Panics
+    /// If that can't be known.
+    pub fn is_gone(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_some()
     }
 
     /// Halts the process where it is.
