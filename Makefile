@@ -2,9 +2,12 @@
 
 CARGO ?= cargo
 BENCH_FLAGS := $(if $(QUICK),--quick)
+SECONDS ?= 60
+TARGETS ?= event payload subject signal cli_json replay
+FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench doc fmt lint audit clean
+.PHONY: help setup demo test check bench fuzz doc fmt lint audit clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +29,18 @@ check: ## Run the whole gate: format, lints, tests, documentation
 bench: setup ## Run the benchmarks (QUICK=1 for a short round)
 	@echo "bench: building for release and measuring on private servers"
 	@$(CARGO) run --release -p continuum-benches -- $(BENCH_FLAGS)
+
+# Without a sanitizer, since the tree has no unsafe code of its own, cargo-fuzz needs no nightly compiler. What libFuzzer
+# breeds stays below target/; an input that finds a fault is printed, and belongs into fuzz/corpus with the mend.
+fuzz: ## Let libFuzzer breed inputs (SECONDS=60 a target, TARGETS="event replay")
+	@command -v cargo-fuzz >/dev/null || { echo "fuzz: installing cargo-fuzz"; $(CARGO) install --quiet --locked cargo-fuzz; }
+	@cp Cargo.lock fuzz/Cargo.lock
+	@cd fuzz && for target in $(TARGETS); do \
+		echo "fuzz: $$target, for $(SECONDS) s"; \
+		mkdir -p ../target/fuzz/corpus/$$target; \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --fuzz-dir . --target-dir ../target/fuzz --sanitizer none $$target \
+			../target/fuzz/corpus/$$target corpus/$$target -- -max_total_time=$(SECONDS) $(FUZZ_FLAGS) || exit 1; \
+	done
 
 doc: ## Build the documentation of the crates
 	@echo "doc: the crates' documentation, into target/doc"

@@ -41,8 +41,8 @@ CREATE INDEX continuum_sessions_open ON continuum_sessions (session_id) WHERE op
 CREATE TABLE continuum_runs (
     run_id        uuid PRIMARY KEY,
     chain_id      uuid NOT NULL,
-    namespace     text NOT NULL CHECK (namespace ~ '^[A-Za-z0-9_-]{1,128}$'),
-    workflow      text NOT NULL CHECK (workflow ~ '^[A-Za-z0-9_-]{1,128}$'),
+    namespace     text NOT NULL CHECK (octet_length(namespace) BETWEEN 1 AND 128 AND namespace !~ '[^A-Za-z0-9_-]'),
+    workflow      text NOT NULL CHECK (octet_length(workflow) BETWEEN 1 AND 128 AND workflow !~ '[^A-Za-z0-9_-]'),
     -- The idempotency key: unique in its namespace for as long as the row is kept.
     key           text CHECK (octet_length(key) BETWEEN 1 AND 512),
     request_hash  bytea NOT NULL,

@@ -50,13 +50,17 @@ BEGIN
     END IF;
 
     -- Then lease rows. A take-over changes a key column and waits for us or is seen by us; a wake bump does neither.
+    -- They are locked one by one from the sorted arrays. In a plain join with ORDER BY the planner may begin with all
+    -- that the session owns and compare each of these with the whole batch (seen: 2.9 ms for eight ends).
     SELECT array_agg(q.ix) INTO v_found FROM (
         SELECT r.ix
-        FROM unnest(r_chain, r_run, r_token, r_end) WITH ORDINALITY r(chain_id, run_id, token, ending, ix)
-        JOIN continuum_leases l ON l.chain_id = r.chain_id
-        WHERE r.ending IS NULL AND l.run_id = r.run_id AND l.owner = p_session AND l.token = r.token
-        ORDER BY l.chain_id
-        FOR KEY SHARE OF l
+        FROM (SELECT u.* FROM unnest(r_chain, r_run, r_token, r_end)
+                  WITH ORDINALITY u(chain_id, run_id, token, ending, ix)
+              WHERE u.ending IS NULL ORDER BY u.chain_id) r
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM continuum_leases l
+            WHERE l.chain_id = r.chain_id AND l.run_id = r.run_id AND l.owner = p_session AND l.token = r.token
+            FOR KEY SHARE) held
     ) q;
     FOREACH i IN ARRAY coalesce(v_found, '{}') LOOP
         v_locked[i] := true;
@@ -66,11 +70,13 @@ BEGIN
     IF v_ending THEN
         SELECT array_agg(q.ix) INTO v_found FROM (
             SELECT r.ix
-            FROM unnest(r_chain, r_run, r_token, r_end) WITH ORDINALITY r(chain_id, run_id, token, ending, ix)
-            JOIN continuum_leases l ON l.chain_id = r.chain_id
-            WHERE r.ending IS NOT NULL AND l.run_id = r.run_id AND l.owner = p_session AND l.token = r.token
-            ORDER BY l.chain_id
-            FOR UPDATE OF l SKIP LOCKED
+            FROM (SELECT u.* FROM unnest(r_chain, r_run, r_token, r_end)
+                      WITH ORDINALITY u(chain_id, run_id, token, ending, ix)
+                  WHERE u.ending IS NOT NULL ORDER BY u.chain_id) r
+            CROSS JOIN LATERAL (
+                SELECT 1 FROM continuum_leases l
+                WHERE l.chain_id = r.chain_id AND l.run_id = r.run_id AND l.owner = p_session AND l.token = r.token
+                FOR UPDATE SKIP LOCKED) held
         ) q;
         FOREACH i IN ARRAY coalesce(v_found, '{}') LOOP
             v_locked[i] := true;
@@ -487,6 +493,9 @@ END $$;
 
 -- Parks a run that can't go on: it is nobody's, not due, and its reason is on its lease row. With p_retry_ms it is
 -- tried again after that time; without, it waits for an operator. Returns false when the lease was lost meanwhile.
+--
+-- A request to stop that came while the run was held woke its owner, who parks it without having seen the request. A
+-- run that nobody would try again stays due for it.
 CREATE FUNCTION continuum_block(
     p_session uuid, p_chain uuid, p_token bigint, p_reason text, p_detail jsonb, p_retry_ms bigint
 ) RETURNS boolean
@@ -494,12 +503,20 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
+    PERFORM 1 FROM continuum_leases l
+    WHERE l.chain_id = p_chain AND l.owner = p_session AND l.token = p_token FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     UPDATE continuum_leases l
-    SET owner = NULL, token = continuum_next_token(), ticket = NULL,
+    SET owner = NULL, token = continuum_next_token(),
+        ticket = CASE WHEN p_retry_ms IS NULL
+                       AND EXISTS (SELECT 1 FROM continuum_mailbox m WHERE m.chain_id = p_chain AND m.kind = 3)
+                      THEN nextval('continuum_tickets') END,
         blocked = p_reason, block_detail = p_detail, block_count = l.block_count + 1,
         next_timer_at = clock_timestamp() + p_retry_ms * interval '1 millisecond'
-    WHERE l.chain_id = p_chain AND l.owner = p_session AND l.token = p_token;
-    RETURN FOUND;
+    WHERE l.chain_id = p_chain;
+    RETURN true;
 END $$;
 
 -- Cancels a run that no worker has begun, at once and without a worker; for any other, posts the request.

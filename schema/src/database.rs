@@ -1,34 +1,29 @@
 //! The connection to Postgres: one pool, every connection with the same verified settings.
 
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPoolOptions, PgRow};
 use sqlx::query::Query;
 use sqlx::{Encode, PgConnection, PgPool, Postgres, Row, Type};
+use tokio::sync::OnceCell;
 
+use crate::pooler::{self, Pooler};
 use crate::{Error, Name, fault};
 
 const CONFIGURE: Statement = statement!("instance/configure");
 const LATENCY: Statement = statement!("instance/latency");
 const NOW: Statement = statement!("instance/now");
-const BEGIN: Statement = statement!("instance/begin");
-const COMMIT: Statement = statement!("instance/commit");
+pub(crate) const BEGIN: Statement = statement!("instance/begin");
+pub(crate) const COMMIT: Statement = statement!("instance/commit");
 
 /// How much longer than the server's own limit a caller waits for its answer.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
-/// What stands between a worker and Postgres.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pooler {
-    /// Nothing, or a pooler in session mode.
-    #[default]
-    None,
-    /// A pooler in transaction mode. Prepared statements and session settings don't survive there, so each statement
-    /// runs in an explicit transaction that sets what it needs, unprepared.
-    Transaction,
-}
+/// The pause before a server that starts up is tried again.
+const START_PAUSE: Duration = Duration::from_millis(100);
 
 /// How to reach Postgres.
 #[derive(Clone, Debug)]
@@ -68,7 +63,9 @@ impl DatabaseConfig {
     fn connect_options(&self) -> Result<PgConnectOptions, Error> {
         let options = PgConnectOptions::from_str(&self.url)
             .map_err(|e| Error::Config(format!("the Postgres URL is not usable: {e}")))?
-            .application_name("continuum");
+            .application_name("continuum")
+            // Poolers refuse what they don't know, this among it; numbers travel in binary form, so nobody needs it.
+            .extra_float_digits(None);
         Ok(match self.pooler {
             Pooler::None => options,
             Pooler::Transaction => options.statement_cache_capacity(0),
@@ -80,7 +77,26 @@ impl DatabaseConfig {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: PgPool,
-    config: std::sync::Arc<DatabaseConfig>,
+    config: Arc<DatabaseConfig>,
+    /// Set once it is known that what stands in between is what the settings say.
+    checked: Arc<OnceCell<()>>,
+    doubt: Arc<Doubt>,
+}
+
+/// Since when older connections are not trusted: a call got no answer at all, so the network may have forgotten all of
+/// them, and each would cost its user the whole time-out; or there is another server now.
+#[derive(Debug, Default)]
+struct Doubt(Mutex<Option<Instant>>);
+
+impl Doubt {
+    fn raise(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_about(&self, made_at: Instant) -> bool {
+        let raised = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        raised.is_some_and(|raised| made_at <= raised)
+    }
 }
 
 impl Database {
@@ -90,8 +106,10 @@ impl Database {
     /// [`Error::Config`] if the URL can't be read.
     pub fn new(config: DatabaseConfig) -> Result<Self, Error> {
         let options = config.connect_options()?;
-        let config = std::sync::Arc::new(config);
-        let for_connections = config.clone();
+        let config = Arc::new(config);
+        let for_connections = Arc::clone(&config);
+        let doubt = Arc::new(Doubt::default());
+        let for_idle = Arc::clone(&doubt);
         let pool = PgPoolOptions::new()
             .max_connections(config.connections)
             .min_connections(0)
@@ -99,7 +117,7 @@ impl Database {
             .idle_timeout(Duration::from_secs(600))
             .test_before_acquire(false)
             .after_connect(move |connection, _| {
-                let config = for_connections.clone();
+                let config = Arc::clone(&for_connections);
                 Box::pin(async move {
                     match config.pooler {
                         Pooler::None => configure(connection, &config, false).await,
@@ -107,8 +125,18 @@ impl Database {
                     }
                 })
             })
+            .before_acquire(move |_, meta| {
+                let made_at = Instant::now().checked_sub(meta.age);
+                let doubtful = made_at.is_none_or(|made_at| for_idle.is_about(made_at));
+                Box::pin(async move { Ok(!doubtful) })
+            })
             .connect_lazy_with(options);
-        Ok(Self { pool, config })
+        Ok(Self {
+            pool,
+            config,
+            checked: Arc::default(),
+            doubt,
+        })
     }
 
     /// The schema of the instance.
@@ -139,6 +167,11 @@ impl Database {
         Ok(self.one(self.query(NOW)).await?.try_get(0)?)
     }
 
+    /// Uses no connection again that was made before now: those may lead to a server that is not the one any more.
+    pub fn renew_connections(&self) {
+        self.doubt.raise();
+    }
+
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;
@@ -154,22 +187,53 @@ impl Database {
 
     /// A connection for several statements that belong together. The caller ends with [`Connection::finish`].
     pub(crate) async fn connection(&self) -> Result<Connection, Error> {
+        self.acquire(self.config.pooler == Pooler::Transaction)
+            .await
+    }
+
+    /// A connection in a transaction, whatever stands in between. [`Connection::finish`] commits it.
+    pub(crate) async fn transaction(&self) -> Result<Connection, Error> {
+        self.acquire(true).await
+    }
+
+    async fn acquire(&self, in_transaction: bool) -> Result<Connection, Error> {
+        self.check_pooler().await?;
         let mut connection = Connection {
             pooled: self.pool.acquire().await?,
-            in_transaction: self.config.pooler == Pooler::Transaction,
+            in_transaction,
+            is_sound: false,
+            doubt: Arc::clone(&self.doubt),
+            limit: self.config.statement_timeout + ANSWER_GRACE,
         };
-        if connection.in_transaction {
-            let begun = self.begin(connection.as_mut()).await;
-            if let Err(error) = begun {
-                return connection.finish(Err(error)).await;
-            }
+        if in_transaction {
+            connection
+                .answered(async |raw| {
+                    sqlx::raw_sql(BEGIN.sql).execute(&mut *raw).await?;
+                    configure(raw, &self.config, true).await
+                })
+                .await?;
         }
         Ok(connection)
     }
 
-    async fn begin(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(BEGIN.sql).execute(&mut *connection).await?;
-        configure(connection, &self.config, true).await
+    /// Once a pool: looks whether what stands in between is what the settings say. A server that starts up is waited
+    /// for, as when a connection is acquired.
+    async fn check_pooler(&self) -> Result<(), Error> {
+        let options = self.pool.connect_options();
+        let check = self.checked.get_or_try_init(async || {
+            loop {
+                match pooler::check(self.config.pooler, &options).await {
+                    Err(Error::Unavailable(error)) if starts_up(&error) => {
+                        tokio::time::sleep(START_PAUSE).await;
+                    }
+                    checked => return checked,
+                }
+            }
+        });
+        match tokio::time::timeout(self.config.acquire_timeout, check).await {
+            Ok(checked) => checked.map(|_| ()),
+            Err(_) => Err(Error::Unavailable(sqlx::Error::PoolTimedOut)),
+        }
     }
 
     /// All rows of a statement.
@@ -204,23 +268,26 @@ impl Database {
         Ok(done.await?.rows_affected())
     }
 
-    /// Runs one statement within its time. The server has a limit of its own; ours is a little longer, and is the only
-    /// one that helps when the network swallows packets and no answer ever comes.
     async fn run<T>(
         &self,
         name: &'static str,
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, Error> {
         let mut connection = self.connection().await?;
-        let limit = self.config.statement_timeout + ANSWER_GRACE;
         fault::before(name);
-        let result = match tokio::time::timeout(limit, statement(connection.as_mut())).await {
-            Ok(result) => result,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())),
-        };
+        let result = connection.answered(statement).await;
         let value = connection.finish(result).await?;
         fault::after(name)?;
         Ok(value)
+    }
+}
+
+/// Whether a server that can't be reached may only need a moment.
+fn starts_up(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(io) => io.kind() == std::io::ErrorKind::ConnectionRefused,
+        sqlx::Error::Database(error) => error.is_transient_in_connect_phase(),
+        _ => false,
     }
 }
 
@@ -260,10 +327,15 @@ impl Call {
     }
 }
 
-/// A connection in the state that the pooler setting asks for.
+/// A connection in the state that the pooler setting asks for. One that is dropped before [`Connection::finish`], with
+/// its statement or its caller cancelled, leaves the pool: nobody knows what is under way on it.
 pub(crate) struct Connection {
     pooled: PoolConnection<Postgres>,
     in_transaction: bool,
+    /// Whether others may use it next.
+    is_sound: bool,
+    doubt: Arc<Doubt>,
+    limit: Duration,
 }
 
 impl Connection {
@@ -271,26 +343,52 @@ impl Connection {
         &mut self.pooled
     }
 
+    /// Waits for an answer. The server has a limit of its own; ours is a little longer, and is the only one that helps
+    /// when the network swallows packets and no answer ever comes.
+    async fn answered<T>(
+        &mut self,
+        ask: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
+        let limit = self.limit;
+        let answer = tokio::time::timeout(limit, ask(self.as_mut())).await;
+        answer.unwrap_or_else(|_| {
+            self.doubt.raise();
+            Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))
+        })
+    }
+
     /// Commits where there is something to commit. A connection that turned out to be dead, to lead to a server that
     /// became a replica, or to be in a transaction that failed, leaves the pool.
     pub(crate) async fn finish<T>(mut self, result: Result<T, sqlx::Error>) -> Result<T, Error> {
         let result = match result {
-            Ok(value) if self.in_transaction => sqlx::raw_sql(COMMIT.sql)
-                .execute(self.as_mut())
+            Ok(value) if self.in_transaction => self
+                .answered(async |raw| sqlx::raw_sql(COMMIT.sql).execute(raw).await)
                 .await
                 .map(|_| value),
             other => other,
         };
         let result = result.map_err(Error::from);
-        let keep = match &result {
+        self.is_sound = match &result {
             Ok(_) => true,
             Err(Error::Unavailable(_)) => false,
             Err(_) => !self.in_transaction,
         };
-        if !keep {
-            drop(self.pooled.detach());
-        }
         result
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.is_sound {
+            // The pool takes a connection back after one more round trip, for which it would wait without a limit; the
+            // place in the pool would be lost for as long as a dead connection goes unnoticed.
+            tokio::spawn(tokio::time::timeout(
+                ANSWER_GRACE,
+                self.pooled.return_to_pool(),
+            ));
+        } else {
+            self.pooled.close_on_drop();
+        }
     }
 }
 

@@ -32,13 +32,15 @@ pub mod migration;
 mod name;
 pub mod partition;
 mod payload;
+mod pooler;
 pub mod run;
 pub mod session;
 mod tx;
 
-pub use database::{Database, DatabaseConfig, Pooler};
+pub use database::{Database, DatabaseConfig};
 pub use error::{Error, VersionError};
 pub use event::{EffectId, Event, Seq};
 pub use lease::Lease;
 pub use name::{KEY_BYTES_MAX, Key, NAME_BYTES_MAX, Name, TextError};
 pub use payload::{Format, Payload, PayloadError};
+pub use pooler::Pooler;

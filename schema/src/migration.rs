@@ -1,9 +1,9 @@
 //! Migrations: plain numbered SQL, embedded, applied in one transaction.
 
-use std::borrow::Cow;
+use std::collections::HashMap;
 
-use sqlx::migrate::{Migration, MigrationType, Migrator};
-use sqlx::{Acquire, AssertSqlSafe, Row, SqlSafeStr};
+use sha2::{Digest, Sha384};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 use crate::database::{Statement, statement};
 use crate::error::VersionError;
@@ -15,6 +15,9 @@ const EXISTS: Statement = statement!("instance/exists");
 const SCHEMA: Statement = statement!("instance/schema");
 const CREATE: Statement = statement!("instance/create");
 const GRANTS: Statement = statement!("instance/grants");
+const MIGRATIONS_TABLE: Statement = statement!("instance/migrations");
+const APPLIED: Statement = statement!("instance/applied");
+const RECORD: Statement = statement!("instance/record");
 
 /// Every migration of this build, in order. A test compares the list with the folder.
 pub const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -59,30 +62,79 @@ pub fn wanted() -> i64 {
 /// # Errors
 /// [`Error::Refused`] if the role may not create what is missing, [`Error::Version`] if the database is newer.
 pub async fn migrate(database: &Database) -> Result<Migrated, Error> {
-    let mut connection = database.connection().await?;
-    let mut transaction = connection.as_mut().begin().await?;
-    sqlx::query(LOCK.sql)
-        .bind(format!("continuum migrate {}", database.schema()))
-        .persistent(false)
-        .execute(&mut *transaction)
-        .await?;
-    create_schema(&mut transaction, database.schema()).await?;
-    let from = applied(&mut transaction).await?;
-    if from > wanted() {
-        return Err(newer(database, from).into());
-    }
-    migrator()
-        .run_direct(None, &mut *transaction, false)
-        .await
-        .map_err(migrate_error)?;
-    transaction.commit().await?;
-    connection.finish(Ok(())).await?;
+    let mut transaction = database.transaction().await?;
+    let from = bring_up(database, transaction.as_mut()).await?;
+    transaction.finish(Ok(())).await?;
     let partitions = partition::ensure(database, partition::MONTHS_AHEAD).await?;
     Ok(Migrated {
         from,
         to: wanted(),
         partitions,
     })
+}
+
+/// Applies what is missing, inside of the caller's transaction; the version before. Nothing is prepared under a name:
+/// a pooler would give the name to others.
+async fn bring_up(database: &Database, connection: &mut PgConnection) -> Result<i64, Error> {
+    sqlx::query(LOCK.sql)
+        .bind(format!("continuum migrate {}", database.schema()))
+        .persistent(false)
+        .execute(&mut *connection)
+        .await?;
+    create_schema(connection, database.schema()).await?;
+    let from = applied(connection).await?;
+    if from > wanted() {
+        return Err(newer(database, from).into());
+    }
+    if from == 0 {
+        sqlx::raw_sql(MIGRATIONS_TABLE.sql)
+            .execute(&mut *connection)
+            .await?;
+    }
+    let checksums = checksums(connection).await?;
+    for (version, name, sql) in MIGRATIONS {
+        let checksum = Sha384::digest(sql).to_vec();
+        match checksums.get(version) {
+            Some(found) if *found == checksum => {}
+            Some(_) => {
+                return Err(Error::Config(format!(
+                    "the migrations can't be applied: migration {version} was applied in another form than this \
+                     build's"
+                )));
+            }
+            None => apply(connection, *version, name, sql, checksum).await?,
+        }
+    }
+    Ok(from)
+}
+
+/// What was applied, and in which form.
+async fn checksums(connection: &mut PgConnection) -> Result<HashMap<i64, Vec<u8>>, Error> {
+    let rows = sqlx::query(APPLIED.sql)
+        .persistent(false)
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        .collect()
+}
+
+async fn apply(
+    connection: &mut PgConnection,
+    version: i64,
+    name: &str,
+    sql: &'static str,
+    checksum: Vec<u8>,
+) -> Result<(), Error> {
+    sqlx::raw_sql(sql).execute(&mut *connection).await?;
+    sqlx::query(RECORD.sql)
+        .bind(version)
+        .bind(name)
+        .bind(checksum)
+        .persistent(false)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Refuses a database that is not at this build's version, with the command to run.
@@ -129,7 +181,7 @@ fn newer(database: &Database, found: i64) -> VersionError {
     }
 }
 
-async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Result<(), Error> {
+async fn create_schema(connection: &mut PgConnection, schema: &str) -> Result<(), Error> {
     let exists = sqlx::query(SCHEMA.sql)
         .bind(schema)
         .persistent(false)
@@ -148,7 +200,7 @@ async fn create_schema(connection: &mut sqlx::PgConnection, schema: &str) -> Res
 }
 
 /// The newest migration that was applied; 0 if there is none.
-async fn applied(connection: &mut sqlx::PgConnection) -> Result<i64, Error> {
+async fn applied(connection: &mut PgConnection) -> Result<i64, Error> {
     let exists = sqlx::query(EXISTS.sql)
         .bind("continuum_migrations")
         .persistent(false)
@@ -163,30 +215,4 @@ async fn applied(connection: &mut sqlx::PgConnection) -> Result<i64, Error> {
         .fetch_all(connection)
         .await?;
     rows.last().map_or(Ok(0), |row| Ok(row.try_get(0)?))
-}
-
-fn migrator() -> Migrator {
-    let migrations = MIGRATIONS
-        .iter()
-        .map(|(version, name, sql)| {
-            Migration::new(
-                *version,
-                Cow::Borrowed(*name),
-                MigrationType::Simple,
-                (*sql).into_sql_str(),
-                true,
-            )
-        })
-        .collect();
-    let mut migrator = Migrator::with_migrations(migrations);
-    migrator.set_locking(false);
-    migrator.dangerous_set_table_name("continuum_migrations");
-    migrator
-}
-
-fn migrate_error(error: sqlx::migrate::MigrateError) -> Error {
-    match error {
-        sqlx::migrate::MigrateError::Execute(e) => e.into(),
-        other => Error::Config(format!("the migrations can't be applied: {other}")),
-    }
 }

@@ -5,6 +5,10 @@ use std::fmt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+/// How deep a value may be nested to be decoded; the decoder of JSON has the same limit. Each level is a stack frame or
+/// several: a signal of a thousand bytes that opens an array with each of them could end the process.
+const DEPTH_MAX: usize = 128;
+
 /// How the bytes of a [`Payload`] are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -101,7 +105,8 @@ impl Payload {
     /// Decodes the value.
     ///
     /// # Errors
-    /// [`PayloadError`] if the bytes are damaged, of another type, or of an unknown format.
+    /// [`PayloadError`] if the bytes are damaged, of another type, nested more than 128 levels deep, or of an unknown
+    /// format.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         match self.format()? {
             Format::MessagePack => decode_message_pack(self.body()),
@@ -163,7 +168,9 @@ impl Payload {
 /// `rmp_serde::from_slice` accepts trailing bytes; a payload with a tail is damaged and is refused here.
 fn decode_message_pack<T: DeserializeOwned>(body: &[u8]) -> Result<T, PayloadError> {
     let mut rest = body;
-    let value = rmp_serde::from_read(&mut rest).map_err(|e| decode_error::<T>(&e))?;
+    let mut decoder = rmp_serde::Deserializer::new(&mut rest);
+    decoder.set_max_depth(DEPTH_MAX);
+    let value = T::deserialize(&mut decoder).map_err(|e| decode_error::<T>(&e))?;
     if rest.is_empty() {
         return Ok(value);
     }
@@ -217,6 +224,22 @@ mod tests {
         assert_eq!(map[&7], "seven");
         let id = Payload::from_json(br#""0190b3c2-0000-7000-8000-000000000000""#).unwrap();
         assert!(id.decode::<uuid::Uuid>().is_ok());
+    }
+
+    #[test]
+    fn a_value_nested_too_deep_is_refused_in_both_formats() {
+        let packed = |count| [vec![0x91; count], vec![0xc0]].concat();
+        let json = |count| [vec![b'['; count], vec![b']'; count]].concat();
+        let decode = |json: Vec<u8>| {
+            let payload = Payload::from_json(&json).unwrap();
+            payload.decode::<serde_json::Value>()
+        };
+        assert!(Payload::from_message_pack(&packed(DEPTH_MAX - 1)).is_ok());
+        assert!(decode(json(DEPTH_MAX - 1)).is_ok());
+        for count in [DEPTH_MAX + 1, 1_000, 1_000_000] {
+            assert!(Payload::from_message_pack(&packed(count)).is_err());
+            assert!(decode(json(count)).is_err());
+        }
     }
 
     #[test]

@@ -1,17 +1,24 @@
 //! The harness of the integration tests: real servers, shared by all tests of a process; a world a test, which is an
 //! instance of its own on them; and the checker that looks at every world when its test is done.
 
+mod bouncer;
 mod checker;
 mod look;
 mod observe;
 mod process;
+mod programs;
+mod proxy;
+mod replica;
 mod servers;
 mod tamper;
 mod world;
 
+pub use bouncer::Bouncer;
 pub use checker::check;
 pub use look::{Held, Waits};
 pub use observe::until;
 pub use process::{ProcessSettings, WorkerProcess, serve};
+pub use proxy::Proxy;
+pub use replica::{Cluster, port_of, postgres_on_a_port};
 pub use servers::{Servers, servers};
 pub use world::{PATIENCE, World, until_ready};

@@ -50,6 +50,8 @@ pub struct PostgresOptions {
     pub tcp: bool,
     /// Further settings, as in `postgresql.conf`.
     pub settings: Vec<(String, String)>,
+    /// Further environment variables of the server, for example a library to preload.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Default for PostgresOptions {
@@ -59,6 +61,7 @@ impl Default for PostgresOptions {
             fsync: true,
             tcp: false,
             settings: Vec::new(),
+            environment: Vec::new(),
         }
     }
 }
@@ -307,6 +310,7 @@ impl PrivatePostgres {
         for (name, value) in &self.options.settings {
             command.args(["-c", &format!("{name}={value}")]);
         }
+        command.envs(self.options.environment.iter().map(|(k, v)| (k, v)));
         Ok(command)
     }
 
@@ -431,7 +435,8 @@ fn says_ready(pid_file: &[String], pid: u32) -> bool {
         .first()
         .is_some_and(|line| *line == pid.to_string());
     let status = pid_file.get(STATUS_LINE);
-    written_by_child && status.is_some_and(|status| status == "ready")
+    // A replica that can be read says `standby`.
+    written_by_child && status.is_some_and(|status| status == "ready" || status == "standby")
 }
 
 fn percent_encode(path: &Path) -> String {
@@ -480,6 +485,7 @@ mod tests {
             ["42", "/data", "1", "5432", "/socket", "", "1 2", status].map(str::to_owned)
         };
         assert!(says_ready(&lines("ready"), 42));
+        assert!(says_ready(&lines("standby"), 42));
         assert!(!says_ready(&lines("starting"), 42));
         assert!(!says_ready(&lines("ready"), 43));
         assert!(!says_ready(&[], 42));

@@ -5,6 +5,7 @@
 //! | `session` | opens a session, beats, gives it up in time |
 //! | `dispatcher` | claims due runs |
 //! | `shard`, `resident` | hold runs in memory, take turns |
+//! | `alarms` | the timers of runs in memory |
 //! | `journal` | appends, many runs a commit |
 //! | `activities` | runs attempts, brings their results home |
 //! | `signals` | ingests the signal stream |
@@ -15,6 +16,7 @@
 //! | `recovery` | closes dead sessions, frees what they owned |
 
 mod activities;
+mod alarms;
 mod api;
 mod catch_up;
 mod core;

@@ -24,6 +24,9 @@ use crate::replay::{Blocked, Command, Completion, EffectKind, Execution, RunInfo
 /// A turn takes no further input once its append has this many bytes.
 const TURN_BYTES_ENOUGH: usize = 512 << 10;
 
+/// Differences between clocks that are greater are a step of the database's clock.
+const STEP_MIN: Micros = 5_000_000;
+
 /// Why a run can't be in memory.
 #[derive(Debug)]
 pub(crate) enum Stuck {
@@ -209,7 +212,7 @@ impl Resident {
             execution.replay(row.seq, to_micros(row.at), &event)?;
         }
         // Timers of the first turn count from now, however long the run was queued.
-        let first = execution.go_live(now.max(core.clock.now()))?;
+        let first = execution.go_live(advance(now, core.clock.now()))?;
         let mut resident = Self {
             lease: run.lease,
             namespace: run.namespace,
@@ -408,7 +411,7 @@ impl Resident {
             let Some(input) = self.next_input() else {
                 break;
             };
-            self.now = self.now.max(core.clock.now());
+            self.now = advance(self.now, core.clock.now());
             let turn = self.execution.deliver(self.now, input.completion)?;
             match (turn.events.is_empty(), input.mail) {
                 (true, Some(mail)) => self.void_mail.push(mail),
@@ -489,6 +492,17 @@ impl Drop for Resident {
         for step in self.steps.values() {
             step.abort();
         }
+    }
+}
+
+/// The time of a run's next turn. Two workers' pictures of the database's clock differ by a little, and for that no run
+/// sees its time go back. When that clock was itself set back, the run follows it: otherwise each of its sleeps would
+/// count from a moment that is still to come.
+fn advance(now: Micros, clock: Micros) -> Micros {
+    if now.saturating_sub(clock) > STEP_MIN {
+        clock
+    } else {
+        now.max(clock)
     }
 }
 

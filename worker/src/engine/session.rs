@@ -24,7 +24,9 @@ pub(crate) async fn keep(core: Arc<Core>, fatal: Fatal) {
         let Some((session, beat, sent)) = open(&core, &fatal).await else {
             return;
         };
-        note_timeline(&mut timeline, &beat);
+        if note_timeline(&mut timeline, &beat) {
+            leave_old_server(&core);
+        }
         super::listener::attach(&core, session).await;
         tracing::info!(%session, worker = core.config.name, "session opened");
         core.session.send_replace(Some(session));
@@ -42,6 +44,12 @@ fn note_timeline(timeline: &mut Option<String>, beat: &Beat) -> bool {
         .is_some_and(|known| *known != beat.timeline);
     *timeline = Some(beat.timeline.clone());
     changed
+}
+
+/// A server that was replaced may live on as a replica, and would still answer what only reads, from its own past.
+fn leave_old_server(core: &Core) {
+    core.database.renew_connections();
+    core.control.renew_connections();
 }
 
 /// Opens a session as soon as Postgres can be reached and is at the right version. `None` if it never can work.
@@ -106,6 +114,7 @@ async fn beat_until_lost(
         match waited.await {
             Ok(Ok((beat, sent))) => {
                 if note_timeline(timeline, &beat) {
+                    leave_old_server(core);
                     return "Postgres failed over";
                 }
                 deadline = sent + trust;

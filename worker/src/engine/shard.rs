@@ -1,8 +1,7 @@
 //! A shard: one event loop that holds a part of the resident runs. Everything that happens to a run happens here, one
 //! message after another, so a run needs no locks; only its append and its effects happen elsewhere.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use continuum_schema::activity::{Attempt, Completion as ActivityCompletion};
-use continuum_schema::clock::Micros;
 use continuum_schema::event::Outcome as EffectOutcome;
 use continuum_schema::journal::CompletedActivity;
 use continuum_schema::lease::{self, ClaimedRun, ReleaseOutcome};
@@ -21,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use super::alarms::Alarms;
 use super::core::Core;
 use super::journal::QueuedAppend;
 use super::resident::{Action, Cancel, Outcome, Resident, Stuck};
@@ -165,8 +164,8 @@ pub(crate) struct Shard {
     inbox: mpsc::UnboundedReceiver<Message>,
     journal: mpsc::UnboundedSender<QueuedAppend>,
     residents: HashMap<Uuid, Resident>,
-    /// Timers of residents, earliest first. An entry whose run or timer is gone is passed over.
-    timers: BinaryHeap<Reverse<(Micros, Uuid, EffectId)>>,
+    /// Timers of residents. One whose run or timer is gone is passed over.
+    alarms: Alarms,
     /// Runs that have something to do.
     ready: Vec<Uuid>,
     /// Runs whose mailbox is to be read.
@@ -202,7 +201,7 @@ impl Shard {
             inbox,
             journal,
             residents: HashMap::new(),
-            timers: BinaryHeap::new(),
+            alarms: Alarms::default(),
             ready: Vec::new(),
             mail_wanted: HashSet::new(),
             mail_reading: false,
@@ -237,6 +236,7 @@ impl Shard {
             self.fire_timers();
             if evict_at <= Instant::now() {
                 self.evict_idle(self.core.config.idle_max, usize::MAX);
+                self.forget_alarms();
                 self.early_wakes
                     .retain(|_, heard| heard.elapsed() < EARLY_WAKE_MAX);
                 evict_at = Instant::now() + EVICT_INTERVAL;
@@ -341,7 +341,7 @@ impl Shard {
     fn admit(&mut self, resident: Resident) {
         let run_id = resident.lease.run_id;
         for (effect, fire_at) in &resident.timers {
-            self.timers.push(Reverse((*fire_at, run_id, *effect)));
+            self.alarms.set(&self.core.clock, *fire_at, run_id, *effect);
         }
         self.residents.insert(run_id, resident);
         self.ready.push(run_id);
@@ -369,7 +369,7 @@ impl Shard {
         self.residents.clear();
         self.core
             .residents_changed(-isize::try_from(count).unwrap_or(0));
-        self.timers.clear();
+        self.alarms.clear();
         self.ready.clear();
         self.mail_wanted.clear();
         self.early_wakes.clear();
@@ -614,22 +614,23 @@ impl Shard {
     }
 
     fn next_timer(&self) -> Instant {
-        let wait = self
-            .timers
-            .peek()
-            .map_or(EVICT_INTERVAL, |Reverse((fire_at, _, _))| {
-                self.core.clock.until(*fire_at)
-            });
+        let wait = self.alarms.wait(&self.core.clock);
+        let wait = wait.unwrap_or(EVICT_INTERVAL);
         Instant::now() + wait.min(EVICT_INTERVAL)
     }
 
+    fn forget_alarms(&mut self) {
+        let residents = &self.residents;
+        let live = residents.values().map(|r| r.timers.len()).sum();
+        self.alarms.compact(live, |fire_at, run_id, effect| {
+            residents
+                .get(&run_id)
+                .is_some_and(|r| r.timers.get(&effect) == Some(&fire_at))
+        });
+    }
+
     fn fire_timers(&mut self) {
-        let now = self.core.clock.now();
-        while let Some(Reverse((fire_at, run_id, effect))) = self.timers.peek().copied() {
-            if fire_at > now {
-                return;
-            }
-            self.timers.pop();
+        while let Some((fire_at, run_id, effect)) = self.alarms.ring(&self.core.clock) {
             let resident = self.residents.get_mut(&run_id);
             if let Some(resident) = resident.filter(|r| r.timers.get(&effect) == Some(&fire_at)) {
                 resident.timer_due(effect);
@@ -797,7 +798,8 @@ impl Shard {
                 Action::Timer { effect, fire_at } => {
                     if let Some(resident) = self.residents.get_mut(&lease.run_id) {
                         resident.timers.insert(effect, fire_at);
-                        self.timers.push(Reverse((fire_at, lease.run_id, effect)));
+                        self.alarms
+                            .set(&self.core.clock, fire_at, lease.run_id, effect);
                     }
                 }
                 Action::Ended => {

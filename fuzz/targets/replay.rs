@@ -1,0 +1,5 @@
+//! libFuzzer's entry into [`continuum_fuzz::replay`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| continuum_fuzz::replay(data));

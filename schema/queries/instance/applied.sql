@@ -1,0 +1,1 @@
+SELECT version, checksum FROM continuum_migrations ORDER BY version
