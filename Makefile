@@ -4,7 +4,7 @@ CARGO ?= cargo
 BENCH_FLAGS := $(if $(QUICK),--quick)
 SECONDS ?= 60
 TARGETS ?= event payload subject signal cli_json replay
-FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024
+FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench fuzz doc fmt lint audit clean
@@ -20,6 +20,7 @@ demo: setup ## Run the demo: workflows survive the death of their worker
 	@$(CARGO) run -q -p continuum-examples --bin orders -- demo
 
 test: setup ## Run all tests: unit, integration, documentation
+	@scripts/setup.sh --tests
 	@echo "test: all tests of the workspace"
 	@$(CARGO) test --workspace
 

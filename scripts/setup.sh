@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building and testing Continuum needs on Debian or Ubuntu: a C compiler (for TLS), and
 # the programs of PostgreSQL and NATS. Nothing of theirs has to run: Continuum starts private servers.
-# Does nothing when everything is there.
+# With --tests also what only tests need: PgBouncer, and libfaketime to set a server's clock. Does nothing when
+# everything is there.
 set -euo pipefail
 
 fail() {
@@ -22,6 +23,10 @@ has_postgres() {
 has_nats() {
     [[ -x "${CONTINUUM_NATS_SERVER:-/usr/sbin/nats-server}" ]] || command -v nats-server >/dev/null
 }
+
+has_pgbouncer() { [[ -x /usr/sbin/pgbouncer ]]; }
+
+has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
 
 as_root() {
     if [[ $EUID -eq 0 ]]; then
@@ -48,6 +53,13 @@ install_postgres() {
     apt_install postgresql
 }
 
+tests=
+case ${1:-} in
+    '') ;;
+    --tests) tests=1 ;;
+    *) fail "unknown argument $1; the only one is --tests" ;;
+esac
+
 command -v cargo >/dev/null ||
     fail "cargo was not found; install Rust 1.94 or newer (https://rustup.rs), then run this again"
 
@@ -55,6 +67,10 @@ missing=()
 has_compiler || missing+=(gcc libc6-dev)
 has_postgres || missing+=(postgresql)
 has_nats || missing+=(nats-server)
+if [[ $tests ]]; then
+    has_pgbouncer || missing+=(pgbouncer)
+    has_faketime || missing+=(faketime)
+fi
 if [[ ${#missing[@]} -eq 0 ]]; then
     exit 0
 fi
@@ -73,6 +89,6 @@ for package in "${missing[@]}"; do
         *) apt_install "$package" ;;
     esac
 done
-has_compiler && has_postgres && has_nats ||
+has_compiler && has_postgres && has_nats && { [[ ! $tests ]] || { has_pgbouncer && has_faketime; }; } ||
     fail "something is still missing after the installation; see what apt-get said above"
 echo "setup: done"

@@ -386,12 +386,13 @@ fn message(subject: &str, block: &[u8], payload: &[u8]) -> Vec<u8> {
 
 fn command_lines() -> Vec<File> {
     let json = serde_json::to_string(&order()).expect("seeds have an encoding");
-    let long = "n".repeat(129);
+    let (long, odd) = ("n".repeat(129), "\u{10ffff}".repeat(32));
     let lines = [
         ("start", "order_flow", "order:1", json.as_str()),
         ("nothing", "", "", ""),
         ("null", "a", "k", "null"),
         ("long-name", &long, "k", "1"),
+        ("name-of-escapes", &odd, "k", "1"),
         ("name-with-a-dot", "order.flow", "k", "1"),
         ("key-of-any-text", "a", "é / \u{301} 'x' ; --", "1"),
         ("key-with-nul", "a", "a\0b", "1"),

@@ -4,7 +4,7 @@
 //! decided is visible before its append has committed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use continuum_schema::clock::{Micros, to_micros};
 use continuum_schema::event::{ActivityScheduled, Failure, Unread};
@@ -124,8 +124,12 @@ pub(crate) enum Action {
     },
     /// Tell a queue's workers of an activity.
     Ring { queue: String },
-    /// Watch a timer.
-    Timer { effect: EffectId, fire_at: Micros },
+    /// Watch a timer that was set to ring after `wait`.
+    Timer {
+        effect: EffectId,
+        fire_at: Micros,
+        wait: Duration,
+    },
     /// Tell waiters that the run has ended.
     Ended,
 }
@@ -161,8 +165,8 @@ pub(crate) struct Resident {
     known_mail: HashSet<i64>,
     /// Mail that completes nothing; it goes with the next append.
     void_mail: Vec<i64>,
-    /// The first turn, which needs no input.
-    first: Option<Turn>,
+    /// The first turn, which needs no input, and the moment that its timers count from.
+    first: Option<(Turn, Micros)>,
     /// What the append in flight will lead to.
     in_flight: Option<Vec<Action>>,
     consumed_in_flight: bool,
@@ -212,7 +216,8 @@ impl Resident {
             execution.replay(row.seq, to_micros(row.at), &event)?;
         }
         // Timers of the first turn count from now, however long the run was queued.
-        let first = execution.go_live(advance(now, core.clock.now()))?;
+        let live_at = advance(now, core.clock.now());
+        let first = execution.go_live(live_at)?;
         let mut resident = Self {
             lease: run.lease,
             namespace: run.namespace,
@@ -226,7 +231,7 @@ impl Resident {
             signals: VecDeque::new(),
             known_mail: HashSet::new(),
             void_mail: Vec::new(),
-            first: Some(first),
+            first: Some((first, live_at)),
             in_flight: None,
             consumed_in_flight: false,
             mail_epoch: 0,
@@ -404,8 +409,8 @@ impl Resident {
             return Ok(Outcome::Idle);
         }
         let mut draft = Draft::default();
-        if let Some(first) = self.first.take() {
-            draft.add(first, self.now);
+        if let Some((first, live_at)) = self.first.take() {
+            draft.add(first, self.now, live_at);
         }
         while !draft.ended && draft.bytes < TURN_BYTES_ENOUGH {
             let Some(input) = self.next_input() else {
@@ -421,7 +426,7 @@ impl Resident {
             if !turn.events.is_empty() {
                 draft.completed.extend(input.activity);
             }
-            draft.add(turn, self.now);
+            draft.add(turn, self.now, self.now);
         }
         draft.refuse_oversize(core.config.limits);
         draft.report_unread(&self.signals);
@@ -520,6 +525,9 @@ fn open_timers(execution: &Execution) -> HashMap<EffectId, Micros> {
 struct Draft {
     events: Vec<(Event, Micros)>,
     commands: Vec<Command>,
+    /// How long each new timer is to wait. The database's clock may step before the append has committed, and then its
+    /// moment alone does not tell.
+    waits: HashMap<EffectId, Duration>,
     dropped: Vec<(EffectId, EffectKind)>,
     mail: Vec<i64>,
     completed: Vec<CompletedActivity>,
@@ -528,13 +536,19 @@ struct Draft {
 }
 
 impl Draft {
-    fn add(&mut self, turn: Turn, at: Micros) {
+    /// Adds what a turn gave. Its events are dated `at`, and its timers count from `since`.
+    fn add(&mut self, turn: Turn, at: Micros, since: Micros) {
         self.bytes += turn.events.iter().map(event_bytes).sum::<usize>();
         self.events
             .extend(turn.events.into_iter().map(|event| (event, at)));
         for command in turn.commands {
             match command {
                 Command::Drop { effect, kind } => self.drop_effect(effect, kind),
+                Command::Timer { effect, fire_at } => {
+                    let wait = u64::try_from(fire_at.saturating_sub(since)).unwrap_or(0);
+                    self.waits.insert(effect, Duration::from_micros(wait));
+                    self.commands.push(Command::Timer { effect, fire_at });
+                }
                 command => self.commands.push(command),
             }
         }
@@ -708,9 +722,11 @@ impl Draft {
                 Command::Step { effect, name, run } => {
                     actions.push(Action::Step { effect, name, run })
                 }
-                Command::Timer { effect, fire_at } => {
-                    actions.push(Action::Timer { effect, fire_at })
-                }
+                Command::Timer { effect, fire_at } => actions.push(Action::Timer {
+                    effect,
+                    fire_at,
+                    wait: self.waits.get(&effect).copied().unwrap_or_default(),
+                }),
                 Command::Complete(_) | Command::Fail(_) | Command::Cancelled { .. } => {
                     actions.push(Action::Ended)
                 }

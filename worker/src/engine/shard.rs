@@ -341,7 +341,8 @@ impl Shard {
     fn admit(&mut self, resident: Resident) {
         let run_id = resident.lease.run_id;
         for (effect, fire_at) in &resident.timers {
-            self.alarms.set(&self.core.clock, *fire_at, run_id, *effect);
+            let wait = self.core.clock.until(*fire_at);
+            self.alarms.set(wait, *fire_at, run_id, *effect);
         }
         self.residents.insert(run_id, resident);
         self.ready.push(run_id);
@@ -795,11 +796,14 @@ impl Shard {
                         rung.push(queue);
                     }
                 }
-                Action::Timer { effect, fire_at } => {
+                Action::Timer {
+                    effect,
+                    fire_at,
+                    wait,
+                } => {
                     if let Some(resident) = self.residents.get_mut(&lease.run_id) {
                         resident.timers.insert(effect, fire_at);
-                        self.alarms
-                            .set(&self.core.clock, fire_at, lease.run_id, effect);
+                        self.alarms.set(wait, fire_at, lease.run_id, effect);
                     }
                 }
                 Action::Ended => {

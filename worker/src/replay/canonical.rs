@@ -3,6 +3,9 @@
 use continuum_schema::{Format, Payload};
 use rmpv::Value;
 
+/// How deep a value may be nested: as deep as a payload may be to be decoded. Each level is a stack frame or several.
+const DEPTH_MAX: usize = 128;
+
 /// Whether two payloads hold the same value, whatever the order in which their maps were written: a `HashMap` is
 /// encoded in another order each time.
 pub(crate) fn equal(a: &Payload, b: &Payload) -> bool {
@@ -49,7 +52,7 @@ fn message_pack(payload: &Payload) -> Option<Vec<u8>> {
 
 fn read(payload: &Payload) -> Option<Value> {
     let mut rest = payload.body();
-    let value = rmpv::decode::read_value(&mut rest).ok()?;
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, DEPTH_MAX).ok()?;
     rest.is_empty().then_some(value)
 }
 
