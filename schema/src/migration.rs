@@ -86,10 +86,11 @@ async fn bring_up(database: &Database, connection: &mut PgConnection) -> Result<
     if from > wanted() {
         return Err(newer(database, from).into());
     }
-    // Migrating is the owner's, also where nothing is left to do: this refuses everybody else.
-    sqlx::raw_sql(MIGRATIONS_TABLE.sql)
-        .execute(&mut *connection)
-        .await?;
+    if from == 0 {
+        sqlx::raw_sql(MIGRATIONS_TABLE.sql)
+            .execute(&mut *connection)
+            .await?;
+    }
     let checksums = checksums(connection).await?;
     for (version, name, sql) in MIGRATIONS {
         let checksum = Sha384::digest(sql).to_vec();
