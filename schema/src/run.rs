@@ -14,7 +14,7 @@ const START: Statement = statement!("run/start");
 const GET: Statement = statement!("run/get");
 const FIND: Statement = statement!("run/find");
 const LIST: Statement = statement!("run/list");
-const END: Statement = statement!("run/end");
+const ENDINGS: Statement = statement!("run/endings");
 const OWNER: Statement = statement!("run/owner");
 const COUNT: Statement = statement!("run/count");
 
@@ -358,27 +358,41 @@ pub enum Ending {
     Cancelled(String),
 }
 
-/// How a run ended, if it has: the cheap look of a waiter.
+/// How each of these runs ended, if it has: the cheap look of many waiters at once. `None` where there is no such run.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no such run.
-pub async fn ending(database: &Database, run_id: Uuid) -> Result<Ending, Error> {
-    let Some(row) = database.optional(database.query(END).bind(run_id)).await? else {
-        return Err(Error::NotFound(run_id.to_string()));
-    };
-    let failure = || -> Result<Failure, Error> {
-        read_failure(&row)?
-            .ok_or_else(|| Error::Damaged(format!("run {run_id} has ended without a failure")))
-    };
-    Ok(match row.try_get::<&str, _>("state")? {
-        "completed" => Ending::Completed(
-            row.try_get::<Option<Vec<u8>>, _>("result")?
-                .map_or_else(Payload::unit, Payload::from_bytes),
-        ),
-        "failed" => Ending::Failed(failure()?),
-        "cancelled" => Ending::Cancelled(failure()?.message),
-        _ => Ending::Active,
-    })
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn endings(database: &Database, run_ids: &[Uuid]) -> Result<Vec<Option<Ending>>, Error> {
+    let mut endings = vec![None; run_ids.len()];
+    let query = database.query(ENDINGS).bind(run_ids.to_vec());
+    for row in database.all(query).await? {
+        let ix: i64 = row.try_get("ix")?;
+        let place = usize::try_from(ix - 1).ok();
+        if let Some((ending, run_id)) =
+            place.and_then(|p| Some((endings.get_mut(p)?, run_ids.get(p)?)))
+        {
+            *ending = Some(Ending::from_row(&row, *run_id)?);
+        }
+    }
+    Ok(endings)
+}
+
+impl Ending {
+    fn from_row(row: &PgRow, run_id: Uuid) -> Result<Self, Error> {
+        let failure = || -> Result<Failure, Error> {
+            read_failure(row)?
+                .ok_or_else(|| Error::Damaged(format!("run {run_id} has ended without a failure")))
+        };
+        Ok(match row.try_get::<&str, _>("state")? {
+            "completed" => Self::Completed(
+                row.try_get::<Option<Vec<u8>>, _>("result")?
+                    .map_or_else(Payload::unit, Payload::from_bytes),
+            ),
+            "failed" => Self::Failed(failure()?),
+            "cancelled" => Self::Cancelled(failure()?.message),
+            _ => Self::Active,
+        })
+    }
 }
 
 /// Whom to wake for a run; `None` if it has ended or never was.

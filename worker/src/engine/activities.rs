@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,9 @@ pub(crate) struct Activities {
     slots_max: usize,
     running: Mutex<HashMap<Attempt, Running>>,
     due: Notify,
+    /// Whether a free slot is a reason to look: the last claim took all that it had room for. An empty queue is not asked
+    /// again at each slot that is freed; who fills it rings.
+    more: AtomicBool,
     completions: mpsc::UnboundedSender<Posted>,
 }
 
@@ -80,6 +84,7 @@ impl Activities {
             slots_max: slots,
             running: Mutex::new(HashMap::new()),
             due: Notify::new(),
+            more: AtomicBool::new(true),
             completions,
         };
         (activities, posted)
@@ -165,7 +170,10 @@ impl Activities {
     /// Gives slots back; whatever waited for one may have it.
     pub(crate) fn free(&self, slots: impl IntoIterator<Item = OwnedSemaphorePermit>) {
         slots.into_iter().for_each(drop);
-        self.kick();
+        // After the slots, as the claim looks at them after it has said that there is more: one of both sees the other.
+        if self.more.load(Ordering::SeqCst) {
+            self.kick();
+        }
     }
 
     /// Tells every attempt that its result counts no more.
@@ -410,6 +418,7 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
 async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_schema::Error> {
     let activities = &core.activities;
     loop {
+        activities.more.store(true, Ordering::SeqCst);
         let free = activities.slots.available_permits().min(CLAIM_MAX);
         let wanted = u32::try_from(free).unwrap_or(0);
         let slots = Arc::clone(&activities.slots).try_acquire_many_owned(wanted);
@@ -439,6 +448,7 @@ async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_sche
             }
         }
         if count < free {
+            activities.more.store(false, Ordering::SeqCst);
             return Ok(());
         }
     }

@@ -1,35 +1,36 @@
 //! The client: start runs, signal, cancel, look, wait.
 
+mod ends;
+
 use std::any::Any;
 use std::future::IntoFuture;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use continuum_bus::{Bus, BusState, Subjects};
 use continuum_schema::mailbox::{self, CancelOutcome, PostOutcome, Signal, Wake};
-use continuum_schema::run::{self, Ending, Filter, Run, Start, StartOutcome};
+use continuum_schema::run::{self, Filter, Run, Start, StartOutcome};
 use continuum_schema::{Database, Key, Name, Payload, PayloadError, TextError, id};
 use futures::future::BoxFuture;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use self::ends::Ends;
+use crate::Payloadable;
+use crate::batch::Batcher;
 use crate::config::{BusSource, ConfigError, Limits};
 use crate::error::RunFailure;
-use crate::retry::{Backoff, jittered};
+use crate::retry::Backoff;
 use crate::workflow::{IntoSignal, Workflow, WorkflowFn};
-use crate::{Payloadable, batch};
 
 /// The namespace of runs that name none.
 pub const DEFAULT_NAMESPACE: &str = "default";
 
 /// The most starts that share one commit.
 const STARTS_MAX: usize = 128;
-
-/// How often a waiter looks by itself, in case the notice of the end was lost.
-const WAIT_POLL: Duration = Duration::from_secs(1);
 
 /// How long a hint waits for the first link to NATS.
 const LINK_MAX: Duration = Duration::from_secs(1);
@@ -157,36 +158,24 @@ pub struct Client {
     bus: Bus,
     subjects: Subjects,
     limits: Limits,
-    starts: mpsc::UnboundedSender<QueuedStart>,
-}
-
-struct QueuedStart {
-    start: Start,
-    answer: oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>,
+    starts: Batcher<Start, StartOutcome>,
+    ends: Ends,
 }
 
 impl Client {
     /// A client over connections that exist already. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(database: Database, bus: Bus, instance: &Name, limits: Limits) -> Self {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "each queued start has a caller that waits for it"
-        )]
-        let (starts, queue) = mpsc::unbounded_channel();
         let subjects = Subjects::new(instance);
-        tokio::spawn(start_queued(
-            queue,
-            database.clone(),
-            bus.clone(),
-            subjects.clone(),
-        ));
+        let starts = starts(&database, &bus, &subjects);
+        let ends = Ends::new(&database, &bus, &subjects);
         Self {
             database,
             bus,
             subjects,
             limits,
             starts,
+            ends,
         }
     }
 
@@ -357,46 +346,13 @@ impl Client {
         run_id: Uuid,
         timeout: Option<Duration>,
     ) -> Result<Payload, ClientError> {
-        let waiting = self.wait_for_end(run_id);
+        let waiting = self.ends.wait(run_id);
         let Some(after) = timeout else {
             return waiting.await;
         };
         tokio::time::timeout(after, waiting)
             .await
             .unwrap_or(Err(ClientError::TimedOut { run_id, after }))
-    }
-
-    async fn wait_for_end(&self, run_id: Uuid) -> Result<Payload, ClientError> {
-        // Subscribe, be sure that it is in force, *then* read: an end after the read sends its notice to us.
-        let mut closed = self
-            .bus
-            .subscribe(&self.subjects.closed(run_id), None)
-            .await
-            .ok();
-        if closed.is_some() && self.bus.barrier().await.is_err() {
-            closed = None;
-        }
-        let mut backoff = Backoff::new(WAIT_POLL);
-        loop {
-            let pause = match run::ending(&self.database, run_id).await {
-                Ok(Ending::Active) => jittered(WAIT_POLL),
-                Ok(Ending::Completed(value)) => return Ok(value),
-                Ok(Ending::Failed(failure)) => return Err(ClientError::Failed(failure.into())),
-                Ok(Ending::Cancelled(reason)) => return Err(ClientError::Cancelled(reason)),
-                Err(error) if error.is_transient() => backoff.next(),
-                Err(error) => return Err(error.into()),
-            };
-            let notice = async {
-                match &mut closed {
-                    Some(subscription) => subscription.next().await.is_some(),
-                    None => std::future::pending().await,
-                }
-            };
-            let noticed = tokio::time::timeout(pause, notice).await;
-            if noticed == Ok(false) {
-                closed = None;
-            }
-        }
     }
 
     /// Tells the fleet of a start or a signal that was made within a transaction which has now committed. Without it
@@ -431,22 +387,12 @@ impl Client {
         Err(ClientError::TooLarge { what, bytes, max })
     }
 
-    /// Hands a start to the queue that commits many at once.
-    async fn queue_start(&self, start: Start) -> Result<StartOutcome, continuum_schema::Error> {
-        let (answer, answered) = oneshot::channel();
-        let gone = || continuum_schema::Error::Config("the client's runtime has stopped".into());
-        self.starts
-            .send(QueuedStart { start, answer })
-            .map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
-    }
-
     /// Only a start with a key may be sent again when its answer was lost.
     async fn try_start(&self, start: Start) -> Result<StartOutcome, ClientError> {
         let since = Instant::now();
         let mut backoff = Backoff::new(Duration::from_secs(2));
         loop {
-            match self.queue_start(start.clone()).await {
+            match self.starts.ask(start.clone()).await {
                 Ok(outcome) => return Ok(outcome),
                 Err(continuum_schema::Error::Unavailable(e)) if start.key.is_none() => {
                     return Err(ClientError::Unavailable(format!(
@@ -491,51 +437,18 @@ pub(crate) fn send_wake(bus: &Bus, subjects: &Subjects, wake: &Wake) {
     }
 }
 
-/// Commits whatever starts wait, together; while one commit is under way the next batch gathers. A lone start waits for
-/// nobody.
-async fn start_queued(
-    mut queue: mpsc::UnboundedReceiver<QueuedStart>,
-    database: Database,
-    bus: Bus,
-    subjects: Subjects,
-) {
-    while let Some(batch) = batch::next(&mut queue, STARTS_MAX).await {
-        let (starts, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|q| (q.start, q.answer)).unzip();
-        match run::start(&database, &starts).await {
-            Ok(outcomes) => {
-                until_linked(&bus).await;
-                bus.hint(&subjects.ready(), Bytes::new());
-                for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    // A caller that stopped waiting has no use for the answer.
-                    drop(answer.send(Ok(outcome)));
-                }
-            }
-            Err(error) if answers.len() == 1 || error.is_transient() => answer_all(answers, &error),
-            Err(_) => start_one_by_one(&database, starts, answers).await,
+/// What commits starts that are made at the same time together.
+fn starts(database: &Database, bus: &Bus, subjects: &Subjects) -> Batcher<Start, StartOutcome> {
+    let (database, bus, ready) = (database.clone(), bus.clone(), subjects.ready());
+    Batcher::new(STARTS_MAX, move |starts: Arc<Vec<Start>>| {
+        let (database, bus, ready) = (database.clone(), bus.clone(), ready.clone());
+        async move {
+            let outcomes = run::start(&database, &starts).await?;
+            until_linked(&bus).await;
+            bus.hint(&ready, Bytes::new());
+            Ok(outcomes)
         }
-    }
-}
-
-/// One start of a batch was refused: the others must not suffer for it.
-async fn start_one_by_one(
-    database: &Database,
-    starts: Vec<Start>,
-    answers: Vec<oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>>,
-) {
-    for (start, answer) in starts.into_iter().zip(answers) {
-        let outcome = run::start(database, &[start]).await;
-        drop(answer.send(outcome.map(|outcomes| outcomes[0])));
-    }
-}
-
-fn answer_all(
-    answers: Vec<oneshot::Sender<Result<StartOutcome, continuum_schema::Error>>>,
-    error: &continuum_schema::Error,
-) {
-    for answer in answers {
-        drop(answer.send(Err(error.duplicate())));
-    }
+    })
 }
 
 /// A start that is being prepared; await it to send it.
