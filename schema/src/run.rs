@@ -1,5 +1,7 @@
 //! Runs: starting them, and reading what became of them.
 
+use std::collections::HashMap;
+
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
@@ -363,18 +365,13 @@ pub enum Ending {
 /// # Errors
 /// [`Error::Unavailable`] while Postgres is away.
 pub async fn endings(database: &Database, run_ids: &[Uuid]) -> Result<Vec<Option<Ending>>, Error> {
-    let mut endings = vec![None; run_ids.len()];
     let query = database.query(ENDINGS).bind(run_ids.to_vec());
+    let mut endings = HashMap::new();
     for row in database.all(query).await? {
-        let ix: i64 = row.try_get("ix")?;
-        let place = usize::try_from(ix - 1).ok();
-        if let Some((ending, run_id)) =
-            place.and_then(|p| Some((endings.get_mut(p)?, run_ids.get(p)?)))
-        {
-            *ending = Some(Ending::from_row(&row, *run_id)?);
-        }
+        let run_id: Uuid = row.try_get("run_id")?;
+        endings.insert(run_id, Ending::from_row(&row, run_id)?);
     }
-    Ok(endings)
+    Ok(run_ids.iter().map(|id| endings.get(id).cloned()).collect())
 }
 
 impl Ending {

@@ -93,7 +93,7 @@ impl WorkerConfig {
             name: "worker".into(),
             build: env!("CARGO_PKG_VERSION").into(),
             queues: Vec::new(),
-            activities_max: 100,
+            activities_max: 256,
             residents_max: 10_000,
             idle_max: Duration::from_secs(60),
             shards: 2,
