@@ -51,6 +51,11 @@ pub enum Subject {
         /// The session.
         session: Uuid,
     },
+    /// Asks the session's worker to drain.
+    Drain {
+        /// The session.
+        session: Uuid,
+    },
     /// An unowned run is due.
     Ready,
     /// An activity waits in this queue.
@@ -72,6 +77,20 @@ pub enum Subject {
         /// What is asked for.
         verb: Name,
     },
+    /// A request to a resident, whoever holds it.
+    Resident {
+        /// The resident.
+        name: Name,
+    },
+    /// A request to one holder of a resident.
+    ResidentHolder {
+        /// The resident.
+        name: Name,
+        /// The token under which that holder has it.
+        token: i64,
+    },
+    /// A resident may be to be had: look in the database.
+    Residents,
 }
 
 /// Why a subject says nothing to this instance.
@@ -89,6 +108,9 @@ pub enum SubjectError {
         /// Which token.
         what: &'static str,
     },
+    /// A token that should be a holder's fencing token is none.
+    #[error("the subject's token of a holder is not a whole number in its shortest form")]
+    HolderToken,
     /// A token that should be a name is none.
     #[error(transparent)]
     Name(#[from] TextError),
@@ -117,11 +139,15 @@ impl Subjects {
             Subject::Wake { session, run } => self.wake(*session, *run),
             Subject::Closed { run } => self.closed(*run),
             Subject::Ping { session } => self.ping(*session),
+            Subject::Drain { session } => self.drain(*session),
             Subject::Ready => self.ready(),
             Subject::Queue { queue } => self.queue(queue),
             Subject::Signal { run, name } => self.signal(*run, name),
             Subject::Catchup => self.catchup(),
             Subject::Api { verb } => self.api(verb),
+            Subject::Resident { name } => self.resident(name),
+            Subject::ResidentHolder { name, token } => self.resident_holder(name, *token),
+            Subject::Residents => self.residents(),
         }
     }
 
@@ -147,6 +173,12 @@ impl Subjects {
     #[must_use]
     pub fn ping(&self, session: Uuid) -> String {
         self.tokens(&["session", &session.to_string(), "ping"])
+    }
+
+    /// `…session.<session>.drain`: asks the session's worker to drain.
+    #[must_use]
+    pub fn drain(&self, session: Uuid) -> String {
+        self.tokens(&["session", &session.to_string(), "drain"])
     }
 
     /// `…ready`: an unowned run is due, somebody claim.
@@ -185,6 +217,24 @@ impl Subjects {
         self.tokens(&["api", verb.as_str()])
     }
 
+    /// `…resident.<name>`: a request to a resident, whoever holds it.
+    #[must_use]
+    pub fn resident(&self, name: &Name) -> String {
+        self.tokens(&["resident", name.as_str()])
+    }
+
+    /// `…resident.<name>.<token>`: a request to the one holder that has the resident under this token.
+    #[must_use]
+    pub fn resident_holder(&self, name: &Name, token: i64) -> String {
+        self.tokens(&["resident", name.as_str(), &token.to_string()])
+    }
+
+    /// `…residents`: a resident may be to be had.
+    #[must_use]
+    pub fn residents(&self) -> String {
+        self.tokens(&["residents"])
+    }
+
     /// The name of the instance's signal stream. A stream's name may hold no dot, so it is no subject.
     #[must_use]
     pub fn signal_stream(&self) -> String {
@@ -211,6 +261,9 @@ impl Subjects {
             ["session", session, "ping"] => Subject::Ping {
                 session: id("session id", session)?,
             },
+            ["session", session, "drain"] => Subject::Drain {
+                session: id("session id", session)?,
+            },
             ["ready"] => Subject::Ready,
             ["queue", queue] => Subject::Queue {
                 queue: Name::of("queue", queue)?,
@@ -223,6 +276,14 @@ impl Subjects {
             ["api", verb] => Subject::Api {
                 verb: Name::of("verb", verb)?,
             },
+            ["resident", name] => Subject::Resident {
+                name: Name::of("resident", name)?,
+            },
+            ["resident", name, token] => Subject::ResidentHolder {
+                name: Name::of("resident", name)?,
+                token: holder_token(token)?,
+            },
+            ["residents"] => Subject::Residents,
             _ => return Err(SubjectError::Unknown),
         })
     }
@@ -243,6 +304,14 @@ fn id(what: &'static str, token: &str) -> Result<Uuid, SubjectError> {
     match Uuid::try_parse(token) {
         Ok(id) if token.len() == uuid::fmt::Hyphenated::LENGTH => Ok(id),
         _ => Err(SubjectError::Id { what }),
+    }
+}
+
+/// One spelling only, as of ids.
+fn holder_token(text: &str) -> Result<i64, SubjectError> {
+    match text.parse::<i64>() {
+        Ok(token) if token.to_string() == text => Ok(token),
+        _ => Err(SubjectError::HolderToken),
     }
 }
 
@@ -297,11 +366,16 @@ mod tests {
             (any_id(), any_id()).prop_map(|(session, run)| Subject::Wake { session, run }),
             any_id().prop_map(|run| Subject::Closed { run }),
             any_id().prop_map(|session| Subject::Ping { session }),
+            any_id().prop_map(|session| Subject::Drain { session }),
             Just(Subject::Ready),
             any_name().prop_map(|queue| Subject::Queue { queue }),
             (any_id(), any_name()).prop_map(|(run, name)| Subject::Signal { run, name }),
             Just(Subject::Catchup),
             any_name().prop_map(|verb| Subject::Api { verb }),
+            any_name().prop_map(|name| Subject::Resident { name }),
+            (any_name(), any::<i64>())
+                .prop_map(|(name, token)| Subject::ResidentHolder { name, token }),
+            Just(Subject::Residents),
         ]
     }
 

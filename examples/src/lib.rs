@@ -1,4 +1,5 @@
-//! An order, from the card to the parcel: the workflow that the README quotes, the demo kills and the tests torment.
+//! An order, from the card to the parcel: the workflow that the README quotes, the demo kills and the tests torment. And
+//! beside it a resident, the state of which the fleet holds one.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -7,8 +8,10 @@
 //! | [`activities`] | its side effects: charge, ship, refund |
 //! | [`ledger`] | the outside world, which counts what was really done |
 //! | [`faults`] | switches that make things go wrong |
+//! | [`also_bought`] | the graph of who bought what, held by one worker, asked by all |
 
 pub mod activities;
+pub mod also_bought;
 pub mod faults;
 pub mod flow;
 pub mod ledger;

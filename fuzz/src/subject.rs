@@ -43,9 +43,16 @@ pub fn subject(data: &[u8]) {
 /// Whether no id or name has left its token: the number of tokens depends on the sort of subject alone.
 fn is_one_token_each(subject: &Subject, text: &str) -> bool {
     let tokens = match subject {
-        Subject::Ready | Subject::Catchup => 3,
-        Subject::Closed { .. } | Subject::Queue { .. } | Subject::Api { .. } => 4,
-        Subject::Wake { .. } | Subject::Ping { .. } | Subject::Signal { .. } => 5,
+        Subject::Ready | Subject::Catchup | Subject::Residents => 3,
+        Subject::Closed { .. }
+        | Subject::Queue { .. }
+        | Subject::Api { .. }
+        | Subject::Resident { .. } => 4,
+        Subject::Wake { .. }
+        | Subject::Ping { .. }
+        | Subject::Drain { .. }
+        | Subject::Signal { .. }
+        | Subject::ResidentHolder { .. } => 5,
     };
     text.split('.').count() == tokens && !text.contains([' ', '*', '>', '\r', '\n'])
 }

@@ -83,6 +83,15 @@ pub struct Database {
     doubt: Arc<Doubt>,
 }
 
+/// How many connections a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// All that are open.
+    pub open: u32,
+    /// Those that nobody uses.
+    pub idle: u32,
+}
+
 /// Since when older connections are not trusted: a call got no answer at all, so the network may have forgotten all of
 /// them, and each would cost its user the whole time-out; or there is another server now.
 #[derive(Debug, Default)]
@@ -137,6 +146,15 @@ impl Database {
             checked: Arc::default(),
             doubt,
         })
+    }
+
+    /// The connections that are open now.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        Connections {
+            open: self.pool.size(),
+            idle: u32::try_from(self.pool.num_idle()).unwrap_or(u32::MAX),
+        }
     }
 
     /// The schema of the instance.

@@ -11,6 +11,7 @@
 //! | [`mailbox`] | signals, activity results, cancel requests that wait for a chain |
 //! | [`activity`] | open activities, attempts, results |
 //! | [`session`] | the lives of worker processes |
+//! | [`resident`] | who holds what the fleet has one of |
 //! | [`run`] | starting runs and reading what became of them |
 //! | [`migration`], [`partition`] | the shape of the database |
 //! | [`event`], [`Payload`], [`Name`], [`Key`] | the words that all layers share |
@@ -33,11 +34,12 @@ mod name;
 pub mod partition;
 mod payload;
 mod pooler;
+pub mod resident;
 pub mod run;
 pub mod session;
 mod tx;
 
-pub use database::{Database, DatabaseConfig};
+pub use database::{Connections, Database, DatabaseConfig};
 pub use error::{Error, VersionError};
 pub use event::{EffectId, Event, Seq};
 pub use lease::Lease;

@@ -36,6 +36,12 @@ pub const MIGRATIONS: &[(i64, &str, &str)] = &[
         "functions",
         include_str!("../../migrations/0003_functions.sql"),
     ),
+    (
+        4,
+        "residents",
+        include_str!("../../migrations/0004_residents.sql"),
+    ),
+    (5, "fleet", include_str!("../../migrations/0005_fleet.sql")),
 ];
 
 /// What a migration did.

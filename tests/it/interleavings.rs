@@ -720,10 +720,10 @@ async fn a_callers_open_transaction_holds_up_neither_the_run_nor_its_neighbours(
     let code = error.as_database_error().and_then(|e| e.code()).unwrap();
     assert_eq!(code, "CTM02", "the run had ended by then");
     assert_eq!(
-        run::ending(&stage.world.database, leases[1].run_id)
+        run::endings(&stage.world.database, &[leases[1].run_id])
             .await
             .unwrap(),
-        Ending::Completed(Payload::unit())
+        [Some(Ending::Completed(Payload::unit()))]
     );
     stage.finish().await;
 }

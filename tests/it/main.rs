@@ -19,5 +19,6 @@ mod model;
 mod pooler;
 mod publisher;
 mod recovery;
+mod residents;
 mod signals;
 mod tidy;

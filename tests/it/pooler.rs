@@ -158,7 +158,7 @@ async fn a_pooler_in_session_mode_needs_no_setting() {
         let config = stage.config(&bouncer, Pooler::None);
         let (one, other) = (database(config.clone()), database(config));
         let (first, second) = tokio::join!(migration::check(&one), migration::check(&other));
-        assert_eq!((first.unwrap(), second.unwrap()), (3, 3));
+        assert_eq!((first.unwrap(), second.unwrap()), (5, 5));
         tokio::join!(one.close(), other.close());
     }
     stage.complete_runs(&bouncer, Pooler::None).await;

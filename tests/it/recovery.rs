@@ -7,7 +7,7 @@ use continuum_schema::{Event, run::RunState};
 use continuum_tests::{ProcessSettings, WorkerProcess, World, until, until_ready};
 use continuum_worker::dev::{PostgresOptions, PrivatePostgres};
 use continuum_worker::prelude::*;
-use continuum_worker::{Stopped, Worker, WorkerConfig, registry};
+use continuum_worker::{Drained, Worker, WorkerConfig, registry};
 use tempfile::NamedTempFile;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -311,11 +311,7 @@ async fn a_stop_under_load_fails_no_attempt_and_another_worker_goes_on_at_once()
         .await;
     let since = Instant::now();
     let stopped = leaving.stop().await;
-    let clean = Stopped {
-        activities_handed_back: 0,
-        runs_left: 0,
-    };
-    assert_eq!(stopped, clean);
+    assert_eq!(stopped, Drained::default());
     for (number, run) in (0..).zip(&runs) {
         assert_eq!(
             run.result_within(Duration::from_secs(20)).await.unwrap(),

@@ -194,6 +194,17 @@ impl World {
             .collect()
     }
 
+    /// How many months of the journal have a partition.
+    ///
+    /// # Panics
+    /// If Postgres does not answer.
+    pub async fn months(&self) -> i64 {
+        let sql =
+            "SELECT count(*) FROM pg_class c WHERE c.relnamespace = current_schema()::regnamespace
+                   AND c.relname ~ '^continuum_events_[0-9]{4}_[0-9]{2}$'";
+        ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
+    }
+
     /// Why a session was closed; `None` while it is open.
     ///
     /// # Panics

@@ -47,6 +47,8 @@ pub struct ProcessSettings {
     pub session_ttl: Duration,
     /// How long a run that waits stays in memory.
     pub idle_max: Duration,
+    /// The time between two looks at who holds the residents.
+    pub resident_interval: Duration,
 }
 
 impl ProcessSettings {
@@ -62,6 +64,7 @@ impl ProcessSettings {
             beat_interval: Duration::from_millis(200),
             session_ttl: Duration::from_secs(20),
             idle_max: Duration::from_secs(60),
+            resident_interval: Duration::from_millis(200),
         }
     }
 
@@ -89,6 +92,7 @@ impl ProcessSettings {
             beat_interval: self.beat_interval,
             session_ttl: self.session_ttl,
             idle_max: self.idle_max,
+            resident_interval: self.resident_interval,
             ..WorkerConfig::new(instance, database, bus)
         }
     }

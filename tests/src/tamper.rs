@@ -32,6 +32,17 @@ impl World {
         assert_eq!(changed, 1, "there is no event {seq}");
     }
 
+    /// Drops the last month of the journal, as if time had passed since the months ahead were made.
+    pub async fn drop_last_month(&self) {
+        self.tamper(
+            "DO $$ BEGIN EXECUTE (
+                 SELECT 'DROP TABLE ' || max(c.relname) FROM pg_class c
+                 WHERE c.relnamespace = current_schema()::regnamespace AND c.relname ~ '^continuum_events_[0-9]{4}_[0-9]{2}$'
+             ); END $$",
+        )
+        .await;
+    }
+
     /// Makes the database look as if an older build had migrated it.
     pub async fn make_older(&self) {
         self.tamper("DELETE FROM continuum_migrations WHERE version = (SELECT max(version) FROM continuum_migrations)")

@@ -235,7 +235,7 @@ impl States {
         self.0.len() == expected
     }
 
-    fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+    pub(crate) fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         let value = self.0.get(&TypeId::of::<T>())?;
         Arc::clone(value).downcast().ok()
     }

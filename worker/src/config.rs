@@ -1,5 +1,6 @@
 //! What a worker is told, checked once, relations included.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use continuum_bus::{Bus, BusConfig};
@@ -64,10 +65,14 @@ pub struct WorkerConfig {
     pub session_ttl: Duration,
     /// The time between two catch-up passes.
     pub catch_up_interval: Duration,
+    /// The time between two looks at who holds the residents that the registry names.
+    pub resident_interval: Duration,
     /// How often the owners of a run may die without a new event before it is quarantined.
     pub crashes_max: i32,
-    /// How long a stop waits for what is under way.
+    /// How long a drain waits for runs to reach a wait. Activities get seven seconds more.
     pub stop_timeout: Duration,
+    /// Where to answer HTTP requests: liveness, readiness, metrics, drain. Nowhere unless it is set.
+    pub http: Option<SocketAddr>,
     /// The sizes that are refused.
     pub limits: Limits,
 }
@@ -101,8 +106,10 @@ impl WorkerConfig {
             beat_interval: Duration::from_secs(2),
             session_ttl: Duration::from_secs(15),
             catch_up_interval: Duration::from_secs(30),
+            resident_interval: Duration::from_secs(2),
             crashes_max: 20,
             stop_timeout: Duration::from_secs(5),
+            http: None,
             limits: Limits::default(),
         }
     }
@@ -143,11 +150,14 @@ impl WorkerConfig {
                 )
             },
         )?;
-        check(
-            "poll_interval",
-            self.poll_interval >= Duration::from_millis(10),
-            || "must be at least 10 ms".into(),
-        )?;
+        for (setting, interval) in [
+            ("poll_interval", self.poll_interval),
+            ("resident_interval", self.resident_interval),
+        ] {
+            check(setting, interval >= Duration::from_millis(10), || {
+                "must be at least 10 ms".into()
+            })?;
+        }
         check(
             "turn_bytes_max",
             self.limits.turn_bytes_max >= self.limits.payload_bytes_max * 2,

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | writing workflows | [`macro@workflow`], [`WorkflowContext`], [`effect`] |
 //! | writing activities | [`macro@activity`], [`ActivityContext`], [`ActivityError`], [`Retry`] |
+//! | state of which the fleet holds one | [`Resident`], [`Registry::resident`], [`Client::resident`] |
 //! | a program | [`registry!`], [`Registry`], [`main`] |
 //! | starting, signalling, waiting | [`Client`], [`RunHandle`] |
 //! | a worker inside your own program | [`Worker`], [`WorkerConfig`] |
@@ -50,10 +51,14 @@ pub mod effect;
 mod engine;
 pub mod error;
 mod hash;
+mod http;
+#[doc(hidden)]
+pub mod metrics;
 pub mod prelude;
 mod registry;
 pub mod replay;
 mod retry;
+mod singleton;
 mod view;
 mod workflow;
 
@@ -63,7 +68,8 @@ pub use activity::{
 };
 pub use cli::main;
 pub use client::{
-    Client, ClientError, DEFAULT_NAMESPACE, RunHandle, SignalRequest, Signalled, StartRequest,
+    Client, ClientError, DEFAULT_NAMESPACE, ResidentError, ResidentHandle, ResidentRequest,
+    RunHandle, SignalRequest, Signalled, StartRequest,
 };
 pub use config::{BusSource, ConfigError, Limits, WorkerConfig};
 pub use context::WorkflowContext;
@@ -73,11 +79,12 @@ pub use continuum_macros::{activity, pure, select, workflow};
 /// What programs need that prepare or read the database themselves.
 pub use continuum_schema as schema;
 pub use effect::{Either, SignalError};
-pub use engine::{Stopped, Worker, WorkerError, WorkerState, WorkerStatus};
+pub use engine::{Drained, Worker, WorkerError, WorkerState, WorkerStatus};
 pub use error::{
     ActivityError, ActivityFailure, Cancelled, DomainError, Failed, RunFailure, WorkflowError,
 };
 pub use registry::{ActivityItem, Registrable, Registry, WorkflowItem};
+pub use singleton::{BoxError, Resident, ResidentContext};
 pub use workflow::{
     Hashed, IntoSignal, SignalName, Workflow, WorkflowCall, WorkflowDefinition, WorkflowFn,
 };

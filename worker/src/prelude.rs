@@ -1,4 +1,4 @@
-//! What authors of workflows and activities need: `use continuum_worker::prelude::*;`
+//! What authors of workflows, activities and residents need: `use continuum_worker::prelude::*;`
 //!
 //! ```
 //! use continuum_worker::prelude::*;
@@ -37,7 +37,7 @@ pub use time::OffsetDateTime;
 pub use uuid::Uuid;
 
 pub use crate::{
-    ActivityCall, ActivityContext, ActivityError, Cancelled, DomainError, Either, Failed, Registry,
-    Retry, SignalName, WorkflowContext, WorkflowError, activity, nondeterministic, pure, registry,
-    workflow,
+    ActivityCall, ActivityContext, ActivityError, BoxError, Cancelled, DomainError, Either, Failed,
+    Registry, Resident, ResidentContext, Retry, SignalName, WorkflowContext, WorkflowError,
+    activity, nondeterministic, pure, registry, workflow,
 };

@@ -8,9 +8,10 @@ use continuum_schema::event::ActivityOptions;
 
 use crate::WorkflowContext;
 use crate::activity::{Activity, ActivityCall, ActivityContext, ActivityDefinition, States};
+use crate::singleton::{BoxError, RESERVED, Resident, ResidentContext, ResidentDefinition};
 use crate::workflow::{Workflow, WorkflowCall, WorkflowDefinition};
 
-/// The workflows and activities of a worker, by name. Usually made by [`registry!`](crate::registry).
+/// The workflows, activities and residents of a worker, by name. Usually made by [`registry!`](crate::registry).
 ///
 /// A registry is checked while it is built: two things under one name, or options that make no sense, panic with
 /// both sides named, so a wrong program stops at its start and not at its first run.
@@ -19,6 +20,7 @@ pub struct Registry {
     /// By name; the versions of a workflow in the order of their registration.
     workflows: BTreeMap<&'static str, Vec<WorkflowDefinition>>,
     activities: BTreeMap<&'static str, ActivityDefinition>,
+    residents: BTreeMap<Name, ResidentDefinition>,
     states: States,
 }
 
@@ -76,6 +78,44 @@ impl Registry {
         self
     }
 
+    /// Adds a resident: a piece of in-memory state that exists on exactly one worker of the fleet. Each worker that
+    /// registered the name stands ready to build it; see [`Resident`] for what is promised.
+    ///
+    /// `build` makes the state from its source of truth, each time that this worker takes the resident.
+    ///
+    /// # Panics
+    /// If the name is taken, begins with `continuum-`, or is not 1 to 128 characters of `A-Z a-z 0-9 _ -`.
+    #[must_use]
+    pub fn resident<R, F, E>(
+        self,
+        name: &str,
+        build: impl Fn(ResidentContext) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        R: Resident,
+        F: Future<Output = Result<R, E>> + Send + 'static,
+        E: Into<BoxError>,
+    {
+        check_name(type_name::<R>(), "resident", name);
+        assert!(
+            !name.starts_with(RESERVED),
+            "the resident name `{name}` begins with `{RESERVED}`, as those of the engine's own do"
+        );
+        let name = Name::of("resident", name).expect("it was just checked");
+        self.with_resident(ResidentDefinition::new(name, build))
+    }
+
+    fn with_resident(mut self, new: ResidentDefinition) -> Self {
+        let path = new.path;
+        if let Some(old) = self.residents.insert(new.name.clone(), new) {
+            panic!(
+                "the resident name `{}` is taken twice: by `{}` and by `{path}`",
+                old.name, old.path
+            );
+        }
+        self
+    }
+
     /// Adds everything in `other`.
     ///
     /// # Panics
@@ -91,13 +131,18 @@ impl Registry {
             .into_values()
             .flatten()
             .fold(self, Self::with_workflow);
-        other
+        let with_activities = other
             .activities
             .into_values()
-            .fold(with_workflows, Self::with_activity)
+            .fold(with_workflows, Self::with_activity);
+        other
+            .residents
+            .into_values()
+            .fold(with_activities, Self::with_resident)
     }
 
-    /// Adds a value that activities reach with [`ActivityContext::state`], for example a database pool.
+    /// Adds a value that activities reach with [`ActivityContext::state`], and residents with
+    /// [`ResidentContext::state`], for example a database pool.
     ///
     /// # Panics
     /// If there is a value of this type already; wrap one of them in a type of its own.
@@ -144,13 +189,18 @@ impl Registry {
         self.activities.values()
     }
 
+    /// Every resident, by name.
+    pub(crate) fn residents(&self) -> impl Iterator<Item = &ResidentDefinition> {
+        self.residents.values()
+    }
+
     /// The queues that the activities name by default: what a worker serves unless it is told otherwise.
     #[must_use]
     pub fn queues(&self) -> BTreeSet<String> {
         self.activities().map(|a| a.options().queue).collect()
     }
 
-    /// The values that activities share.
+    /// The values that activities and residents share.
     pub(crate) fn states(&self) -> &States {
         &self.states
     }

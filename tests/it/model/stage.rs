@@ -159,7 +159,9 @@ impl<'a> Stage<'a> {
             Op::History(run) => {
                 let id = self.runs.real(*run);
                 let rows = journal::history(database, id, 0, i64::from(ROWS_MAX)).await?;
-                Answer::History(events(&rows), run::ending(database, id).await?)
+                let ending = run::endings(database, &[id]).await?.remove(0);
+                let ending = ending.ok_or_else(|| Error::NotFound(id.to_string()))?;
+                Answer::History(events(&rows), ending)
             }
             Op::List => self.list().await?,
         })

@@ -25,13 +25,14 @@ pub(super) enum Code {
     DatabaseVersion,
     DatabaseRefused,
     TimedOut,
+    NotDrained,
     Interrupted,
     /// Whoever read our output has gone away, for example `head`: nobody is left to be told.
     OutputClosed,
 }
 
 /// The exit codes with their meaning, as help and documentation print them.
-pub(super) const EXIT_CODES: [(u8, &str); 8] = [
+pub(super) const EXIT_CODES: [(u8, &str); 9] = [
     (0, "done"),
     (1, "the run failed or was cancelled"),
     (2, "wrong usage or bad input; nothing was done"),
@@ -42,9 +43,13 @@ pub(super) const EXIT_CODES: [(u8, &str); 8] = [
     ),
     (
         5,
-        "Postgres or NATS is unavailable, or the database is at another version",
+        "Postgres, NATS or the worker is unavailable, or the database is at another version",
     ),
     (6, "the time given with --timeout has passed"),
+    (
+        7,
+        "a worker has drained, but could not give back everything; others find it",
+    ),
     (130, "stopped at once by a second signal"),
 ];
 
@@ -61,6 +66,7 @@ impl Code {
             Self::DatabaseVersion => "database_version",
             Self::DatabaseRefused => "database_refused",
             Self::TimedOut => "timed_out",
+            Self::NotDrained => "not_drained",
             Self::Interrupted => "interrupted",
             Self::OutputClosed => "output_closed",
         }
@@ -75,6 +81,7 @@ impl Code {
             Self::KeyConflict | Self::RunEnded => 4,
             Self::Unavailable | Self::DatabaseVersion | Self::DatabaseRefused => 5,
             Self::TimedOut => 6,
+            Self::NotDrained => 7,
             Self::Interrupted => 130,
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `dev`, `migrate`, `worker`, `start`, `signal`, `cancel`, `wait`, `runs`, `signals` | the commands, a file each |
+//! | `dev`, `migrate`, `worker`, `start`, `signal`, `cancel`, `wait`, `runs`, `signals`, `health` | the commands, a file each |
 //! | `settings`, `dev_file` | flags and variables, and what they become |
 //! | `link` | the connections of a client's command |
 //! | `input`, `run_ref` | what users write: JSON, and the names of runs |
@@ -18,6 +18,7 @@ mod cancel;
 mod dev;
 mod dev_file;
 mod error;
+mod health;
 mod input;
 mod link;
 mod logs;
@@ -80,6 +81,7 @@ enum Command {
     Runs(runs::RunsCommand),
     #[command(subcommand)]
     Signals(signals::SignalsCommand),
+    Health(health::HealthArgs),
 }
 
 impl Command {
@@ -169,6 +171,7 @@ fn run_command(cli: Cli, context: Context<'_>) -> Result<(), CliError> {
             Command::Wait(args) => Box::pin(wait::run(args, context)).await,
             Command::Runs(command) => Box::pin(runs::run(command, context)).await,
             Command::Signals(command) => Box::pin(signals::run(command, context)).await,
+            Command::Health(args) => Box::pin(health::run(args, context)).await,
         }
     });
     // An orderly end has been waited for above. After a second signal nothing may hold the process.

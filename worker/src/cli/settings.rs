@@ -1,6 +1,7 @@
 //! Settings: one flag and one variable each, and what they become.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -67,6 +68,35 @@ impl fmt::Display for Size {
         match whole {
             Some((name, bytes)) => write!(f, "{}{name}", self.0 / bytes),
             None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+/// An address to listen on, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HttpAddress(pub(super) Option<SocketAddr>);
+
+impl FromStr for HttpAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => text
+                .parse()
+                .map(|address| Self(Some(address)))
+                .map_err(|_| {
+                    "write an address and a port, for example 0.0.0.0:8080, or none".to_owned()
+                }),
+        }
+    }
+}
+
+impl fmt::Display for HttpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("none"),
         }
     }
 }
@@ -518,11 +548,20 @@ pub(super) struct WorkerArgs {
     #[arg(long, env = "CONTINUUM_CATCH_UP_INTERVAL", value_name = "TIME", default_value_t = Span(worker_defaults().catch_up_interval), hide_short_help = true)]
     catch_up_interval: Span,
 
+    /// The time between two looks at who holds the fleet's residents
+    #[arg(long, env = "CONTINUUM_RESIDENT_INTERVAL", value_name = "TIME", default_value_t = Span(worker_defaults().resident_interval), hide_short_help = true)]
+    resident_interval: Span,
+
     /// How often the owners of a run may die without a new event before it is quarantined
     #[arg(long, env = "CONTINUUM_CRASHES_MAX", value_name = "COUNT", default_value_t = worker_defaults().crashes_max, hide_short_help = true, value_parser = clap::value_parser!(i32).range(1..))]
     crashes_max: i32,
 
-    /// How long a stop waits for what is under way
+    /// Where to answer HTTP requests for liveness, readiness, metrics and drain, or none. Whoever reaches the port can
+    /// drain the worker
+    #[arg(long, env = "CONTINUUM_HTTP", value_name = "ADDRESS", default_value_t = HttpAddress(worker_defaults().http))]
+    http: HttpAddress,
+
+    /// How long a drain waits for runs to reach a wait; activities get seven seconds more
     #[arg(long, env = "CONTINUUM_STOP_TIMEOUT", value_name = "TIME", default_value_t = Span(worker_defaults().stop_timeout))]
     stop_timeout: Span,
 
@@ -575,8 +614,10 @@ impl WorkerArgs {
             beat_interval: self.beat_interval.0,
             session_ttl: self.session_ttl.0,
             catch_up_interval: self.catch_up_interval.0,
+            resident_interval: self.resident_interval.0,
             crashes_max: self.crashes_max,
             stop_timeout: self.stop_timeout.0,
+            http: self.http.0,
             limits: Limits {
                 payload_bytes_max: self.limits.payload_limit.0,
                 turn_bytes_max: self.turn_limit.0,

@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::error::CliError;
+use super::error::{CliError, Code};
 use super::settings::{DatabaseArgs, InstanceArgs, NatsArgs, SignalArgs, WorkerArgs};
 use super::stop::StopSignals;
 use super::{Context, examples};
-use crate::{BusSource, Registry, Stopped, Worker, WorkerConfig, WorkerError};
+use crate::{BusSource, Drained, Registry, Worker, WorkerConfig, WorkerError};
 
 const EXAMPLES: &str = "\
 continuum worker
@@ -15,8 +15,9 @@ continuum worker --log info,continuum_worker=debug --log-format json";
 
 /// Run this program's workflows and activities until told to stop
 ///
-/// SIGTERM or Ctrl-C begins an orderly stop: no new work, what is under way may end within the stop timeout, and other
-/// workers go on with the rest. A second signal ends the process at once; then too nothing is lost.
+/// SIGTERM, Ctrl-C or `workers drain` begins a drain: no new work, what is under way may end within the stop timeout, and
+/// other workers go on with the rest. A second signal ends the process at once; then too nothing is lost. The program ends
+/// with 0 if it gave back everything, and with 7 if something was left for others to find.
 ///
 /// Postgres and NATS may be away at the start and at any later time: the worker says so in its log and goes on by itself.
 #[derive(Args)]
@@ -37,7 +38,7 @@ pub(super) struct WorkerCommandArgs {
 pub(super) async fn run(args: WorkerCommandArgs, context: Context<'_>) -> Result<(), CliError> {
     if is_empty(&context.registry) {
         return Err(CliError::usage(format!(
-            "`{}` registers no workflows and no activities, so it has nothing to run; run the `worker` command of your \
+            "`{}` registers no workflows, no activities and no residents, so it has nothing to run; run the `worker` command of your \
              own program, whose `main` calls `continuum_worker::main(registry![…])`",
             context.program
         )));
@@ -58,7 +59,9 @@ pub(super) async fn run(args: WorkerCommandArgs, context: Context<'_>) -> Result
 }
 
 pub(super) fn is_empty(registry: &Registry) -> bool {
-    registry.workflows().next().is_none() && registry.activities().next().is_none()
+    registry.workflows().next().is_none()
+        && registry.activities().next().is_none()
+        && registry.residents().next().is_none()
 }
 
 /// Runs a worker until a signal tells it to stop, `trouble` says that it can't go on, or the database turns out to be
@@ -80,15 +83,20 @@ pub(super) async fn serve(
     let worker = Worker::start(registry, config).await?;
     let outcome = tokio::select! {
         name = stop.next() => {
-            tracing::info!(signal = name, "the worker stops; a second signal ends it at once");
+            tracing::info!(signal = name, "the worker drains; a second signal ends it at once");
             Ok(())
         }
+        // Somebody asked for it over NATS or HTTP.
+        _ = worker.drained() => Ok(()),
         error = worker.fatal() => Err(fatal(&error)),
         error = trouble => Err(error),
     };
-    let stopped = stop.unless_again(worker.stop()).await?;
-    log_stopped(&stopped);
-    outcome
+    let drained = stop.unless_again(worker.stop()).await?;
+    tracing::info!(
+        activities_handed_back = drained.activities_handed_back,
+        "the worker has drained"
+    );
+    outcome.and_then(|()| clean(&drained))
 }
 
 fn queue_names(config: &WorkerConfig) -> String {
@@ -106,21 +114,14 @@ fn fatal(error: &WorkerError) -> CliError {
     }
 }
 
-fn log_stopped(stopped: &Stopped) {
-    let Stopped {
-        activities_handed_back,
-        runs_left,
-    } = *stopped;
-    match runs_left {
-        0 => tracing::info!(
-            activities_handed_back,
-            "the worker has stopped; nothing is left behind"
-        ),
-        _ => tracing::warn!(
-            activities_handed_back,
-            runs_left,
-            "the worker has stopped; others take over the runs that it could not give back"
-        ),
+/// What a drain left behind is a failure for whoever asked for it, though nothing is lost.
+fn clean(drained: &Drained) -> Result<(), CliError> {
+    match drained.is_clean() {
+        true => Ok(()),
+        false => Err(CliError::new(
+            Code::NotDrained,
+            format!("{drained}; others take over when they miss this worker's heartbeat"),
+        )),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The client: start runs, signal, cancel, look, wait.
 
 mod ends;
+mod resident;
 
 use std::any::Any;
 use std::future::IntoFuture;
@@ -19,6 +20,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use self::ends::Ends;
+use self::resident::Holders;
+pub use self::resident::{ResidentError, ResidentHandle, ResidentRequest};
 use crate::Payloadable;
 use crate::batch::Batcher;
 use crate::config::{BusSource, ConfigError, Limits};
@@ -160,6 +163,7 @@ pub struct Client {
     limits: Limits,
     starts: Batcher<Start, StartOutcome>,
     ends: Ends,
+    holders: Holders,
 }
 
 impl Client {
@@ -176,6 +180,7 @@ impl Client {
             limits,
             starts,
             ends,
+            holders: Holders::default(),
         }
     }
 

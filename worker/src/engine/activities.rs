@@ -21,6 +21,7 @@ use super::shard::Message;
 use crate::activity::{ActivityContext, ActivityDefinition};
 use crate::batch;
 use crate::error::{ActivityError, kind};
+use crate::metrics::tally;
 use crate::registry::Registry;
 use crate::retry::{self, Backoff, jittered};
 
@@ -149,10 +150,12 @@ impl Activities {
                 since: Instant::now(),
             },
         );
+        core.metrics.activities.started.inc();
         let core = Arc::clone(core);
         tokio::spawn(async move {
             let ended = run_attempt(&core, attempt, &namespace, &scheduled, &cancel).await;
             core.activities.lock().remove(&attempt);
+            count_end(&core, &ended);
             settle(&core, session, attempt, scheduled, ended, slot).await;
         });
     }
@@ -194,6 +197,15 @@ enum Ended {
     With(Outcome),
     /// It was told to stop, because its result counts no more.
     Cancelled,
+}
+
+fn count_end(core: &Core, ended: &Ended) {
+    let metrics = &core.metrics.activities;
+    match ended {
+        Ended::With(Outcome::Ok(_)) => metrics.completed.inc(),
+        Ended::With(Outcome::Err(_)) => metrics.failed.inc(),
+        Ended::Cancelled => metrics.cancelled.inc(),
+    };
 }
 
 async fn run_attempt(
@@ -409,7 +421,7 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
             Ok(()) => backoff.reset(),
             Err(error) => {
                 tracing::debug!(%error, "a claim of activities failed");
-                tokio::time::sleep(backoff.next()).await;
+                core.pause(backoff.next()).await;
             }
         }
     }
@@ -515,27 +527,39 @@ pub(crate) async fn watch_held(core: Arc<Core>) {
     }
 }
 
-/// Waits for what runs, for `patience` at the longest, then hands the rest back. Returns how many were handed back.
-pub(crate) async fn drain(core: &Arc<Core>, patience: Duration) -> usize {
+/// What became of the attempts that did not end in time.
+#[derive(Default)]
+pub(crate) struct Rest {
+    pub(crate) handed_back: usize,
+    pub(crate) left: usize,
+}
+
+/// Waits until `deadline` for what runs, then hands the rest back; that may take `hand_back_max`.
+pub(crate) async fn drain(core: &Arc<Core>, deadline: Instant, hand_back_max: Duration) -> Rest {
     let all = u32::try_from(core.activities.slots_max).unwrap_or(u32::MAX);
     let idle = core.activities.slots.acquire_many(all);
-    if tokio::time::timeout(patience, idle).await.is_ok() {
-        return 0;
+    if tokio::time::timeout_at(deadline.into(), idle).await.is_ok() {
+        return Rest::default();
     }
     let Some(session) = core.session() else {
-        return 0;
+        return Rest::default();
     };
     let rest: Vec<Attempt> = core.activities.lock().keys().copied().collect();
     core.activities.cancel_all();
-    for attempt in &rest {
-        hand_back(
-            core,
-            session,
-            *attempt,
-            &AttemptEnd::Released,
-            Duration::ZERO,
-        )
-        .await;
+    let hand_backs = rest.iter().map(async |attempt| {
+        let released = AttemptEnd::Released;
+        let hand_back = hand_back(core, session, *attempt, &released, Duration::ZERO);
+        // One that was not this session's any more is nobody's loss.
+        tokio::time::timeout(hand_back_max, hand_back).await.ok()
+    });
+    let ends = futures::future::join_all(hand_backs).await;
+    let handed_back = ends.iter().filter(|end| **end == Some(true)).count();
+    core.metrics
+        .activities
+        .handed_back
+        .inc_by(tally(handed_back));
+    Rest {
+        handed_back,
+        left: ends.iter().filter(|end| end.is_none()).count(),
     }
-    rest.len()
 }

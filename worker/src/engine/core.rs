@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use continuum_bus::{Bus, SignalSettings, Subjects};
@@ -10,6 +10,7 @@ use continuum_schema::Database;
 use continuum_schema::clock::Clock;
 use continuum_schema::lease::ClaimKey;
 use continuum_schema::mailbox::Wake;
+use continuum_schema::session::Report;
 use time::OffsetDateTime;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,9 @@ use uuid::Uuid;
 
 use super::activities::Activities;
 use super::shard::{Message, Shards};
+use super::{WorkerState, WorkerStatus};
 use crate::config::{BusSource, WorkerConfig};
+use crate::metrics::{Metrics, level};
 use crate::registry::Registry;
 
 /// What all services of one worker share.
@@ -31,19 +34,30 @@ pub(crate) struct Core {
     pub(crate) bus: Bus,
     pub(crate) subjects: Subjects,
     pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
     /// The open session, if there is one. Whatever was begun under another one is void.
     pub(crate) session: watch::Sender<Option<Uuid>>,
+    /// What the worker says of itself.
+    pub(crate) status: watch::Sender<WorkerStatus>,
     /// Cancelled first: take no new work.
     pub(crate) draining: CancellationToken,
-    /// Cancelled last: end every service.
+    /// Cancelled when everything has been given back: no more heartbeats.
+    pub(crate) leaving: CancellationToken,
+    /// Cancelled then: end every service.
     pub(crate) stop: CancellationToken,
+    /// Cancelled when the worker is dropped: nobody can ask it anything any more.
+    pub(crate) closed: CancellationToken,
     /// Somebody may have left a run to claim.
     pub(crate) runs_due: Notify,
     /// A catch-up pass is wanted.
     pub(crate) catch_up: Notify,
+    /// A singleton may be free.
+    pub(crate) residents_free: Notify,
     pub(crate) activities: Activities,
     pub(crate) shards: Shards,
     residents: AtomicUsize,
+    /// Leases that are on their way back to Postgres; no engine holds them any more.
+    releasing: AtomicUsize,
 }
 
 impl Core {
@@ -64,14 +78,24 @@ impl Core {
             bus,
             subjects,
             clock: Clock::new(OffsetDateTime::UNIX_EPOCH, Instant::now()),
+            metrics: Metrics::new(&config),
             session: watch::Sender::new(None),
+            status: watch::Sender::new(WorkerStatus {
+                state: WorkerState::Starting,
+                reasons: vec!["no session in Postgres yet".into()],
+                session: None,
+            }),
             draining: CancellationToken::new(),
+            leaving: CancellationToken::new(),
             stop: CancellationToken::new(),
+            closed: CancellationToken::new(),
             runs_due: Notify::new(),
             catch_up: Notify::new(),
+            residents_free: Notify::new(),
             activities,
             shards,
             residents: AtomicUsize::new(0),
+            releasing: AtomicUsize::new(0),
             config,
         })
     }
@@ -93,6 +117,13 @@ impl Core {
         drop(sessions.wait_for(|current| *current != Some(session)).await);
     }
 
+    /// Waits, but not beyond the begin of a drain.
+    pub(crate) async fn pause(&self, wait: Duration) {
+        self.draining
+            .run_until_cancelled(tokio::time::sleep(wait))
+            .await;
+    }
+
     pub(crate) fn residents(&self) -> usize {
         self.residents.load(Ordering::Relaxed)
     }
@@ -107,6 +138,70 @@ impl Core {
         }
     }
 
+    /// Leases that are on their way back to Postgres.
+    pub(crate) fn releasing(&self) -> usize {
+        self.releasing.load(Ordering::Relaxed)
+    }
+
+    /// Counts leases as on their way back until the guard is dropped.
+    pub(crate) fn release_begins(self: &Arc<Self>, count: usize) -> Releasing {
+        self.releasing.fetch_add(count, Ordering::Relaxed);
+        Releasing {
+            core: Arc::clone(self),
+            count,
+        }
+    }
+
+    /// Begins a drain unless there is one. Readiness turns false before anything else does.
+    pub(crate) fn begin_drain(&self, by: &str) {
+        let begins = self.status.send_if_modified(|status| {
+            let begins = !status.state.is_leaving();
+            if begins {
+                status.state = WorkerState::Draining;
+                status.reasons = vec![format!("a drain was asked for by {by}")];
+            }
+            begins
+        });
+        if begins {
+            tracing::info!(
+                by,
+                resident_runs = self.residents(),
+                running_activities = self.activities.running(),
+                "worker.draining"
+            );
+            self.draining.cancel();
+        }
+    }
+
+    /// How the worker is, for the row of its session.
+    pub(crate) fn report(&self) -> Report {
+        Report {
+            // A session that opens makes the worker ready.
+            state: match self.status.borrow().state {
+                WorkerState::Starting => WorkerState::Ready.name(),
+                state => state.name(),
+            },
+            resident: level(self.residents()),
+            activities: level(self.activities.running()),
+        }
+    }
+
+    /// All metrics as text; what can be looked up is looked up now.
+    pub(crate) fn metrics_text(&self) -> String {
+        let metrics = &self.metrics;
+        metrics.worker.set_state(self.status.borrow().state);
+        let connected = self.bus.status().borrow().is_connected();
+        metrics.worker.nats_connected.set(connected.into());
+        metrics.runs.resident.set(level(self.residents()));
+        metrics
+            .activities
+            .running
+            .set(level(self.activities.running()));
+        metrics.database.work.set(&self.database);
+        metrics.database.control.set(&self.control);
+        metrics.text()
+    }
+
     /// Tells the owner of a run of new mail; when nobody owns it, asks somebody to claim it.
     pub(crate) fn wake(&self, wake: &Wake) {
         match wake.owner {
@@ -114,7 +209,9 @@ impl Core {
                 self.shards.send(wake.run_id, Message::Wake(wake.run_id))
             }
             Some(session) => {
-                tracing::trace!(run_id = %wake.run_id, to = %session, "run.forwarded");
+                self.metrics.wakes.forwarded.inc();
+                let from = self.session();
+                tracing::trace!(run_id = %wake.run_id, ?from, to = %session, "run.forwarded");
                 self.bus
                     .hint(&self.subjects.wake(session, wake.run_id), Bytes::new());
             }
@@ -129,6 +226,12 @@ impl Core {
         }
         self.bus
             .hint(&self.subjects.ready(), Bytes::from(vec![hops]));
+    }
+
+    /// Tells all workers that a singleton may be free.
+    pub(crate) fn ring_residents(&self) {
+        self.residents_free.notify_one();
+        self.bus.hint(&self.subjects.residents(), Bytes::new());
     }
 
     /// Whether this worker can take one more run.
@@ -172,5 +275,26 @@ impl Core {
         keys.sort_by(|a, b| a.key.cmp(&b.key));
         keys.dedup();
         keys
+    }
+}
+
+/// Leases on their way back to Postgres. Dropped, those that are left count no more.
+pub(crate) struct Releasing {
+    core: Arc<Core>,
+    count: usize,
+}
+
+impl Releasing {
+    /// So many are left.
+    pub(crate) fn left(&mut self, count: usize) {
+        let given_back = self.count.saturating_sub(count);
+        self.core.releasing.fetch_sub(given_back, Ordering::Relaxed);
+        self.count -= given_back;
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        self.left(0);
     }
 }

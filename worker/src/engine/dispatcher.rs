@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::core::Core;
 use super::shard::Message;
+use crate::metrics::tally;
 use crate::retry::{Backoff, jittered};
 
 /// The most runs of one claim.
@@ -37,7 +38,7 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
             Ok(()) => backoff.reset(),
             Err(error) => {
                 tracing::debug!(%error, "a claim failed");
-                tokio::time::sleep(backoff.next()).await;
+                core.pause(backoff.next()).await;
             }
         }
     }
@@ -78,6 +79,7 @@ async fn claim_all(
         .await?;
         let count = runs.len();
         if count > 0 {
+            core.metrics.runs.claimed.inc_by(tally(count));
             tracing::trace!(count, "runs claimed");
         }
         core.residents_changed(isize::try_from(count).unwrap_or(0));

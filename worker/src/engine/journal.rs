@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use continuum_schema::Error;
 use continuum_schema::journal::{self, Append, AppendOutcome};
@@ -114,15 +114,20 @@ async fn settle(core: &Core, batch: &[QueuedAppend]) -> Settled {
     };
     let appends: Vec<&Append> = batch.iter().map(|queued| &queued.append).collect();
     let mut backoff = Backoff::new(Duration::from_secs(1));
+    let began = Instant::now();
     loop {
         if !core.is_current(session) {
             return Settled::SessionEnded;
         }
         match journal::append(&core.database, session, &appends).await {
-            Ok(outcomes) => return Settled::Answered(outcomes),
+            Ok(outcomes) => {
+                core.metrics.journal.flushed(batch.len(), began.elapsed());
+                return Settled::Answered(outcomes);
+            }
             Err(Error::SessionClosed) => return Settled::SessionEnded,
             Err(error) if error.is_transient() => {
                 let wait = backoff.next();
+                core.metrics.journal.retries.inc();
                 tracing::debug!(%error, ?wait, runs = batch.len(), "an append has no answer yet; the same is sent again");
                 tokio::time::sleep(wait).await;
             }
@@ -156,6 +161,12 @@ fn refuse(core: &Core, queued: &QueuedAppend, error: Error) {
 }
 
 fn tell(core: &Core, queued: &QueuedAppend, answer: Answer) {
+    let metrics = &core.metrics.journal;
+    match answer {
+        Answer::Committed => metrics.committed.inc(),
+        Answer::Refused => metrics.refused.inc(),
+        Answer::Failed(_) => metrics.failed.inc(),
+    };
     let lease = queued.append.lease;
     core.shards
         .send(lease.run_id, Message::Appended { lease, answer });

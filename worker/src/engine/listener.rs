@@ -25,33 +25,44 @@ const BARRIER_MAX: Duration = Duration::from_secs(1);
 /// The spread of the catch-up passes of a fleet that reconnects together.
 const RECONNECT_SPREAD: Duration = Duration::from_secs(5);
 
-/// Hears rings until the worker stops.
+/// Hears rings until the worker drains.
 pub(crate) async fn hear_ready(core: Arc<Core>) {
     let subject = core.subjects.ready();
-    hear(&core, &subject, Some(GROUP), |message| {
+    hear_until_drain(&core, &subject, |message| {
         let hops = message.payload.first().copied().unwrap_or(0);
+        core.metrics.wakes.rings_heard.inc();
         if core.can_claim() {
             core.runs_due.notify_one();
         } else if hops < HOPS_MAX {
+            core.metrics.wakes.rings_passed_on.inc();
             core.ring_ready(hops + 1);
         }
     })
     .await;
+    // One that was on its way here when the worker left the group has been swallowed.
+    core.ring_ready(1);
 }
 
-/// Hears of activities until the worker stops.
+/// Hears of activities until the worker drains.
 pub(crate) async fn hear_queue(core: Arc<Core>, queue: String) {
     let Ok(name) = Name::of("queue", queue) else {
         return;
     };
     let subject = core.subjects.queue(&name);
-    hear(&core, &subject, Some(GROUP), |_| core.activities.kick()).await;
+    hear_until_drain(&core, &subject, |_| core.activities.kick()).await;
+    core.bus.hint(&subject, Bytes::new());
 }
 
 /// Hears calls for a catch-up pass until the worker stops.
 pub(crate) async fn hear_catch_up(core: Arc<Core>) {
     let subject = core.subjects.catchup();
     hear(&core, &subject, None, |_| core.catch_up.notify_one()).await;
+}
+
+/// Hears that singletons may be free until the worker stops.
+pub(crate) async fn hear_residents(core: Arc<Core>) {
+    let subject = core.subjects.residents();
+    hear(&core, &subject, None, |_| core.residents_free.notify_one()).await;
 }
 
 /// Asks for a catch-up pass whenever messages may have been missed.
@@ -79,6 +90,7 @@ pub(crate) async fn watch_link(core: Arc<Core>) {
 pub(crate) async fn attach(core: &Arc<Core>, session: Uuid) {
     spawn_for_session(core, session, core.subjects.wakes_of(session), hear_wake);
     spawn_for_session(core, session, core.subjects.ping(session), answer_ping);
+    spawn_for_session(core, session, core.subjects.drain(session), begin_drain);
     if core.bus.status().borrow().is_connected() {
         // Both tasks subscribe at their first poll; a barrier that comes too early only costs a poll interval later.
         tokio::task::yield_now().await;
@@ -125,6 +137,7 @@ async fn session_over(core: &Core, session: Uuid) {
 
 async fn hear_wake(core: Arc<Core>, message: BusMessage) {
     if let Ok(Subject::Wake { run, .. }) = core.subjects.parse(&message.subject) {
+        core.metrics.wakes.received.inc();
         core.shards.send(run, Message::Wake(run));
     }
 }
@@ -133,6 +146,20 @@ async fn answer_ping(core: Arc<Core>, message: BusMessage) {
     if let Err(error) = core.bus.respond(&message, Bytes::new()).await {
         tracing::debug!(%error, "a ping was not answered");
     }
+}
+
+/// Whoever asks again learns the same: it drains.
+async fn begin_drain(core: Arc<Core>, message: BusMessage) {
+    core.begin_drain("a request over NATS");
+    if let Err(error) = core.bus.respond(&message, Bytes::new()).await {
+        tracing::debug!(%error, "a request to drain was not answered");
+    }
+}
+
+/// Hears what one of the workers is to hear, for as long as this one takes up work: one that doesn't would swallow hints.
+async fn hear_until_drain(core: &Core, subject: &str, take: impl Fn(&BusMessage)) {
+    let hearing = hear(core, subject, Some(GROUP), take);
+    core.draining.run_until_cancelled(hearing).await;
 }
 
 async fn hear(core: &Core, subject: &str, group: Option<&str>, take: impl Fn(&BusMessage)) {

@@ -3,6 +3,7 @@
 //! | module | does |
 //! | --- | --- |
 //! | `session` | opens a session, beats, gives it up in time |
+//! | `drain` | leaves without dropping work |
 //! | `dispatcher` | claims due runs |
 //! | `shard`, `resident` | hold runs in memory, take turns |
 //! | `alarms` | the timers of runs in memory |
@@ -14,6 +15,7 @@
 //! | `catch_up` | finds wakes whose hint was lost |
 //! | `partitions` | makes the journal's months ahead |
 //! | `recovery` | closes dead sessions, frees what they owned |
+//! | `warden`, `holding` | what the fleet has one of: who holds it, and the life of one that is held here |
 
 mod activities;
 mod alarms;
@@ -21,6 +23,8 @@ mod api;
 mod catch_up;
 mod core;
 mod dispatcher;
+mod drain;
+mod holding;
 mod journal;
 mod listener;
 mod partitions;
@@ -30,28 +34,30 @@ mod service;
 mod session;
 mod shard;
 mod signals;
+mod warden;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use continuum_bus::{Bus, BusState};
 use continuum_schema::{Database, DatabaseConfig};
-use tokio::sync::{OnceCell, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use self::activities::Activities;
-use self::core::Core;
+pub(crate) use self::core::Core;
+pub use self::drain::Drained;
+use self::drain::Tasks;
 use self::shard::{Message, Shard, Shards};
 use crate::client::Client;
 use crate::config::{BusSource, ConfigError, WorkerConfig};
+use crate::http::Port;
 use crate::registry::Registry;
 
 /// Connections for heartbeats and recovery.
 const CONTROL_CONNECTIONS: u32 = 2;
-
-/// Activities get this much longer to end than runs, when a worker stops.
-const ACTIVITY_GRACE: Duration = Duration::from_secs(7);
 
 /// Why a worker can never work.
 #[derive(Debug, thiserror::Error)]
@@ -73,21 +79,50 @@ pub enum WorkerState {
     Ready,
     /// It works, but not as it should; see the reasons.
     Degraded,
-    /// It gives back what it holds.
-    Stopping,
-    /// It has stopped.
-    Stopped,
+    /// It takes no new work and gives back what it holds.
+    Draining,
+    /// It holds nothing any more.
+    Drained,
+}
+
+impl WorkerState {
+    /// All states, in the order in which a worker comes to them.
+    pub const ALL: [Self; 5] = [
+        Self::Starting,
+        Self::Ready,
+        Self::Degraded,
+        Self::Draining,
+        Self::Drained,
+    ];
+
+    /// The state as a word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Degraded => "degraded",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+        }
+    }
+
+    /// Whether it drains or has drained; nothing follows on that.
+    #[must_use]
+    pub const fn is_leaving(self) -> bool {
+        matches!(self, Self::Draining | Self::Drained)
+    }
+
+    /// Whether it takes up work.
+    #[must_use]
+    pub const fn is_serving(self) -> bool {
+        matches!(self, Self::Ready | Self::Degraded)
+    }
 }
 
 impl std::fmt::Display for WorkerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Starting => "starting",
-            Self::Ready => "ready",
-            Self::Degraded => "degraded",
-            Self::Stopping => "stopping",
-            Self::Stopped => "stopped",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -100,15 +135,6 @@ pub struct WorkerStatus {
     pub reasons: Vec<String>,
     /// Its open session.
     pub session: Option<Uuid>,
-}
-
-/// What a stop left behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped {
-    /// Activities that did not end in time and were handed back; the attempts don't count.
-    pub activities_handed_back: usize,
-    /// Runs that could not be given back; others take them over when this session is found dead.
-    pub runs_left: usize,
 }
 
 /// A worker: runs the workflows and activities of its registry until it is stopped.
@@ -124,12 +150,10 @@ pub struct Stopped {
 pub struct Worker {
     core: Arc<Core>,
     client: Client,
-    tasks: TaskTracker,
-    /// What claims runs; it ends when the worker begins to stop.
-    claims: TaskTracker,
-    status: watch::Sender<WorkerStatus>,
+    tasks: Tasks,
     fatal: Fatal,
-    stopped: OnceCell<Stopped>,
+    drained: watch::Receiver<Option<Drained>>,
+    http: Option<SocketAddr>,
 }
 
 impl Worker {
@@ -142,6 +166,10 @@ impl Worker {
         config.validate()?;
         let database = open_pool(config.database.clone())?;
         let control = open_pool(control_config(&config))?;
+        let port = match config.http {
+            Some(address) => Some(Port::take(address).await?),
+            None => None,
+        };
         let bus = open_bus(&config).await?;
         let (shards, inboxes) = Shards::new(config.shards);
         let (activities, posted) =
@@ -153,17 +181,18 @@ impl Worker {
             config.limits,
         );
         let core = Core::new(config, registry, database, control, bus, shards, activities);
+        let (drained, outcome) = watch::channel(None);
         let worker = Self {
             client,
-            tasks: TaskTracker::new(),
-            claims: TaskTracker::new(),
-            status: watch::Sender::new(starting()),
+            tasks: Tasks::default(),
             fatal: watch::Sender::new(None),
-            stopped: OnceCell::new(),
+            drained: outcome,
+            http: port.as_ref().map(Port::address),
             core,
         };
         worker.spawn_runs(inboxes);
         worker.spawn_services(posted);
+        worker.spawn_ends(port, drained);
         Ok(worker)
     }
 
@@ -176,7 +205,7 @@ impl Worker {
     /// What the worker says of itself, now and at each change.
     #[must_use]
     pub fn status(&self) -> watch::Receiver<WorkerStatus> {
-        self.status.subscribe()
+        self.core.status.subscribe()
     }
 
     /// How many runs are in memory.
@@ -198,76 +227,43 @@ impl Worker {
         }
     }
 
-    /// Takes no new work, lets what is under way end within the stop time-out, gives the runs back, and closes the
-    /// session, so that others go on at once. May be called again; the answer is the same.
-    pub async fn stop(&self) -> Stopped {
-        *self.stopped.get_or_init(|| self.drain()).await
+    /// Drains: takes no new work, lets what is under way end within the stop time-out, gives back the rest, and closes
+    /// the session, so that others go on at once. May be called again and beside other ways to ask for a drain; the
+    /// answer is the same.
+    ///
+    /// Runs have the stop time-out to reach a wait, activities seven seconds more, and giving back what did not end a
+    /// few seconds; so it comes to an end also while Postgres can't be reached.
+    pub async fn stop(&self) -> Drained {
+        self.core.begin_drain("the program");
+        self.drained().await
     }
 
-    async fn drain(&self) -> Stopped {
-        self.core.draining.cancel();
-        self.status.send_modify(|s| s.state = WorkerState::Stopping);
-        let patience = self.core.config.stop_timeout;
-        // A claim that is under way still brings runs, which are to be given back as well.
-        self.claims.close();
-        drop(tokio::time::timeout(patience, self.claims.wait()).await);
-        let runs = self.give_back_runs(patience);
-        let attempts = activities::drain(&self.core, patience + ACTIVITY_GRACE);
-        let ((), activities_handed_back) = tokio::join!(runs, attempts);
-        if let Some(session) = self.core.session() {
-            let close =
-                continuum_schema::session::close(&self.core.control, session, None, "stopped");
-            if !matches!(tokio::time::timeout(patience, close).await, Ok(Ok(_))) {
-                tracing::warn!(%session, "the session could not be closed; others will when they miss its heartbeat");
-            }
-        }
-        let runs_left = self.core.residents();
-        self.core.ring_ready(1);
-        self.core.stop.cancel();
-        // What still tries to reach Postgres for this session gives up.
-        self.core.session.send_replace(None);
-        self.tasks.close();
-        drop(tokio::time::timeout(patience, self.tasks.wait()).await);
-        if let BusSource::Nats(_) = self.core.config.bus {
-            self.core.bus.close().await;
-        }
-        self.status.send_modify(|s| {
-            s.state = WorkerState::Stopped;
-            s.session = None;
-        });
-        Stopped {
-            activities_handed_back,
-            runs_left,
-        }
+    /// Resolves when a drain has ended that anybody asked for: this program, an operator over NATS or HTTP.
+    pub async fn drained(&self) -> Drained {
+        let mut drained = self.drained.clone();
+        let outcome = match drained.wait_for(Option::is_some).await {
+            Ok(outcome) => *outcome,
+            Err(_) => None,
+        };
+        // Without an outcome the drain itself has ended with the runtime, and nothing was given back.
+        outcome.unwrap_or_else(|| Drained {
+            runs_left: self.core.residents(),
+            activities_left: self.core.activities.running(),
+            session_left: self.core.session().is_some(),
+            ..Drained::default()
+        })
     }
 
-    /// Runs are given back as they become idle; at the deadline also those that are not.
-    async fn give_back_runs(&self, patience: Duration) {
-        if tokio::time::timeout(patience, self.drain_shards(false))
-            .await
-            .is_err()
-        {
-            drop(tokio::time::timeout(patience, self.drain_shards(true)).await);
-        }
+    /// Where the HTTP port listens, if it has one.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http
     }
 
-    async fn drain_shards(&self, force: bool) {
-        if self.core.session().is_none() {
-            return;
-        }
-        let answers = std::sync::Mutex::new(Vec::new());
-        self.core.shards.broadcast(|| {
-            let (done, answer) = oneshot::channel();
-            answers
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .push(answer);
-            Message::Drain { force, done }
-        });
-        let answers = answers
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        futures::future::join_all(answers).await;
+    /// The metrics, in the text format of Prometheus.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.core.metrics_text()
     }
 
     #[expect(
@@ -278,11 +274,21 @@ impl Worker {
         for (place, inbox) in inboxes.into_iter().enumerate() {
             let (journal, appends) = mpsc::unbounded_channel();
             let shard = Shard::new(Arc::clone(&self.core), place, inbox, journal);
-            self.tasks.spawn(tokio::task::unconstrained(shard.run()));
+            let services = &self.tasks.services;
+            services.spawn(tokio::task::unconstrained(shard.run()));
             let write = journal::write(Arc::clone(&self.core), appends);
             let stop = self.core.stop.clone();
-            self.tasks
-                .spawn(async move { stop.run_until_cancelled(write).await });
+            services.spawn(async move { stop.run_until_cancelled(write).await });
+        }
+    }
+
+    /// What goes on when the services have ended.
+    fn spawn_ends(&self, port: Option<Port>, drained: watch::Sender<Option<Drained>>) {
+        let closed = self.core.closed.clone();
+        let drain = drain::keep(Arc::clone(&self.core), self.tasks.clone(), drained);
+        tokio::spawn(closed.run_until_cancelled_owned(drain));
+        if let Some(port) = port {
+            tokio::spawn(port.serve(Arc::clone(&self.core)));
         }
     }
 
@@ -290,43 +296,71 @@ impl Worker {
         let complete = activities::complete(Arc::clone(&self.core), posted);
         let stop = self.core.stop.clone();
         self.tasks
+            .services
             .spawn(async move { stop.run_until_cancelled(complete).await });
 
         let fatal = self.fatal.clone();
         self.service("session", move |core| session::keep(core, fatal.clone()));
-        let core = Arc::clone(&self.core);
-        service::spawn(&self.claims, &self.core.stop, "dispatcher", move || {
-            dispatcher::dispatch(Arc::clone(&core))
-        });
-        self.service("activities", activities::dispatch);
+        self.claim("dispatcher", dispatcher::dispatch);
+        self.claim("activities", activities::dispatch);
+        self.claim("signals", signals::ingest);
         self.service("held attempts", activities::watch_held);
-        self.service("signals", signals::ingest);
         self.service("catch-up", catch_up::keep);
         self.service("recovery", recovery::keep);
-        self.service("partitions", partitions::keep);
+        self.spawn_warden();
         let client = self.client.clone();
         self.service("api", move |core| api::serve(core, client.clone()));
         self.service("link", listener::watch_link);
         self.service("ready", listener::hear_ready);
         self.service("catch-up calls", listener::hear_catch_up);
+        self.service("free residents", listener::hear_residents);
         for queue in self.core.activities.queues() {
             let queue = queue.clone();
             self.service("queue", move |core| {
                 listener::hear_queue(core, queue.clone())
             });
         }
-        let status = self.status.clone();
-        self.service("status", move |core| report(core, status.clone()));
+        self.service("status", report);
+    }
+
+    /// The warden leaves when the worker drains; the drain waits for it.
+    fn spawn_warden(&self) {
+        let mut definitions: Vec<_> = self.core.registry.residents().cloned().collect();
+        definitions.push(partitions::care(&self.core));
+        let core = Arc::clone(&self.core);
+        service::spawn(
+            &self.tasks.wardens,
+            &self.core.stop,
+            "residents",
+            move || warden::keep(Arc::clone(&core), definitions.clone()),
+        );
     }
 
     fn service<F>(&self, name: &'static str, run: impl Fn(Arc<Core>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.spawn_in(&self.tasks.services, name, run);
+    }
+
+    /// A service that takes up work: it ends when the worker drains.
+    fn claim<F>(&self, name: &'static str, run: impl Fn(Arc<Core>) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.spawn_in(&self.tasks.claims, name, run);
+    }
+
+    fn spawn_in<F>(
+        &self,
+        tasks: &TaskTracker,
+        name: &'static str,
+        run: impl Fn(Arc<Core>) -> F + Send + 'static,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let core = Arc::clone(&self.core);
-        service::spawn(&self.tasks, &self.core.stop, name, move || {
-            run(Arc::clone(&core))
-        });
+        service::spawn(tasks, &self.core.stop, name, move || run(Arc::clone(&core)));
     }
 }
 
@@ -335,6 +369,7 @@ impl Drop for Worker {
     /// heartbeat.
     fn drop(&mut self) {
         self.core.stop.cancel();
+        self.core.closed.cancel();
     }
 }
 
@@ -368,16 +403,8 @@ async fn open_bus(config: &WorkerConfig) -> Result<Bus, ConfigError> {
     }
 }
 
-fn starting() -> WorkerStatus {
-    WorkerStatus {
-        state: WorkerState::Starting,
-        reasons: vec!["no session in Postgres yet".into()],
-        session: None,
-    }
-}
-
 /// Keeps the status true.
-async fn report(core: Arc<Core>, status: watch::Sender<WorkerStatus>) {
+async fn report(core: Arc<Core>) {
     let mut sessions = core.session.subscribe();
     let mut link = core.bus.status();
     let since = Instant::now();
@@ -385,9 +412,8 @@ async fn report(core: Arc<Core>, status: watch::Sender<WorkerStatus>) {
         let session = *sessions.borrow_and_update();
         let bus = link.borrow_and_update().state.clone();
         let next = describe(session, &bus);
-        status.send_if_modified(|current| {
-            let frozen = matches!(current.state, WorkerState::Stopping | WorkerState::Stopped);
-            let changed = !frozen && *current != next;
+        core.status.send_if_modified(|current| {
+            let changed = !current.state.is_leaving() && *current != next;
             if changed {
                 tracing::info!(state = %next.state, reasons = ?next.reasons, after = ?since.elapsed(), "worker.state");
                 *current = next.clone();

@@ -94,6 +94,7 @@ async fn death(core: &Core, session: Uuid, silent: Duration) -> Option<&'static 
 async fn close(core: &Core, id: Uuid, beat: i64, reason: &str) -> Result<(), Error> {
     if session::close(&core.control, id, Some(beat), reason).await? {
         tracing::warn!(session = %id, reason, "reconciler.closed: a worker died");
+        core.ring_residents();
     }
     Ok(())
 }

@@ -17,17 +17,27 @@ use crate::retry::Backoff;
 /// The longest pause between two tries to reach Postgres.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Keeps a session open until the worker stops.
+/// Keeps a session open until the worker has given back what it holds.
 pub(crate) async fn keep(core: Arc<Core>, fatal: Fatal) {
+    let leaving = core.leaving.clone();
+    leaving
+        .run_until_cancelled(Box::pin(keep_open(core, fatal)))
+        .await;
+}
+
+async fn keep_open(core: Arc<Core>, fatal: Fatal) {
     let mut timeline: Option<String> = None;
     loop {
-        let Some((session, beat, sent)) = open(&core, &fatal).await else {
+        // A worker that drains holds nothing without a session, so it needs no other one.
+        let opened = core.draining.run_until_cancelled(open(&core, &fatal)).await;
+        let Some(Some((session, beat, sent))) = opened else {
             return;
         };
         if note_timeline(&mut timeline, &beat) {
             leave_old_server(&core);
         }
         super::listener::attach(&core, session).await;
+        core.metrics.session.opened.inc();
         tracing::info!(%session, worker = core.config.name, "session opened");
         core.session.send_replace(Some(session));
         core.runs_due.notify_one();
@@ -91,7 +101,12 @@ async fn try_open(core: &Core, new: &NewSession) -> Result<(Uuid, Beat, Instant)
 /// One heartbeat; the database's clock comes with it.
 async fn beat(core: &Core, session: Uuid) -> Result<(Beat, Instant), Error> {
     let sent = Instant::now();
-    let beat = session::beat(&core.control, session).await?;
+    let beat = session::beat_with(&core.control, session, core.report())
+        .await
+        .inspect_err(|_| {
+            core.metrics.session.renewals_failed.inc();
+        })?;
+    core.metrics.session.renewals.inc();
     core.clock.set(beat.now, sent + sent.elapsed() / 2);
     Ok((beat, sent))
 }
@@ -106,9 +121,14 @@ async fn beat_until_lost(
     let trust = core.config.session_ttl - core.config.session_margin();
     let mut deadline = opened + trust;
     let mut pause = core.config.beat_interval;
+    let mut told_to_drain = false;
     loop {
         let waited = tokio::time::timeout_at(deadline.into(), async {
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                // The fleet learns of it at once.
+                () = core.draining.cancelled(), if !told_to_drain => told_to_drain = true,
+            }
             beat(core, session).await
         });
         match waited.await {
@@ -133,12 +153,16 @@ async fn beat_until_lost(
 /// Drops everything that was begun under the session, before anybody else may begin it again.
 async fn give_up(core: &Core, session: Uuid, reason: &str) {
     tracing::warn!(%session, reason, "session lost: every run and activity of it is dropped");
+    core.metrics.session.lost.inc();
     core.session.send_replace(None);
     core.shards.session_lost();
     core.activities.cancel_all();
     // What it owns in Postgres must not wait for others to notice. While Postgres is away this can't be done, and the
     // time-out of the watchers does it.
-    if let Err(error) = session::close(&core.control, session, None, reason).await {
-        tracing::debug!(%session, %error, "the session could not be closed; others will");
+    match session::close(&core.control, session, None, reason).await {
+        Ok(_) => core.ring_residents(),
+        Err(error) => {
+            tracing::debug!(%session, %error, "the session could not be closed; others will")
+        }
     }
 }

@@ -92,6 +92,8 @@ pub(crate) enum Message {
     },
     /// There is no room for further runs.
     MakeRoom(usize),
+    /// Does this event loop go round? Answered at once.
+    Ask(oneshot::Sender<()>),
     /// Everything in memory is void.
     SessionLost,
     /// Give back every run as soon as it is idle; answers when none is left.
@@ -145,6 +147,16 @@ impl Shards {
         for sender in &self.senders {
             drop(sender.send(message()));
         }
+    }
+
+    /// Asks each event loop for a sign of life.
+    pub(crate) fn ask(&self) -> Vec<oneshot::Receiver<()>> {
+        let ask = |sender: &mpsc::UnboundedSender<Message>| {
+            let (answer, answered) = oneshot::channel();
+            drop(sender.send(Message::Ask(answer)));
+            answered
+        };
+        self.senders.iter().map(ask).collect()
     }
 
     pub(crate) fn session_lost(&self) {
@@ -288,6 +300,8 @@ impl Shard {
                 since,
             } => self.catch_up(session, &owned, since),
             Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
+            // Who asked may have stopped waiting.
+            Message::Ask(answer) => drop(answer.send(())),
             Message::SessionLost => self.session_lost(),
             Message::Drain { force, done } => {
                 let drain = self.drain.get_or_insert(Drain {
@@ -385,6 +399,7 @@ impl Shard {
         };
         let core = Arc::clone(&self.core);
         let (reason, detail, retry_ms) = parked(tries, &stuck);
+        core.metrics.runs.blocked.inc();
         tracing::error!(run_id = %lease.run_id, reason, %detail, "run.blocked");
         tokio::spawn(async move {
             let mut backoff = Backoff::new(Duration::from_secs(1));
@@ -695,6 +710,7 @@ impl Shard {
             .map(|(run_id, _)| *run_id)
             .collect();
         for run_id in zombies {
+            self.core.metrics.reconciler.reaped.inc();
             tracing::warn!(%run_id, "reaped: the lease of this run is somebody else's");
             self.remove(run_id);
         }
@@ -719,6 +735,7 @@ impl Shard {
         let Some(resident) = self.residents.get_mut(&run_id) else {
             return;
         };
+        core.metrics.runs.turns.inc();
         resident.active_at = Instant::now();
         let (lease, tries) = (resident.lease, resident.block_count());
         match resident.turn(&core) {
@@ -815,6 +832,7 @@ impl Shard {
     }
 
     fn tell_end(&self, run_id: Uuid) {
+        self.core.metrics.runs.ended.inc();
         self.core
             .bus
             .hint(&self.core.subjects.closed(run_id), Bytes::new());
@@ -903,6 +921,7 @@ fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option
 /// Gives leases back, for as long as the session lasts.
 async fn release(core: Arc<Core>, session: Uuid, mut leases: Vec<(Lease, i64)>) {
     let mut backoff = Backoff::new(Duration::from_secs(1));
+    let mut releasing = core.release_begins(leases.len());
     while !leases.is_empty() && core.is_current(session) {
         match lease::release(&core.database, session, &leases).await {
             Ok(outcomes) => {
@@ -914,6 +933,7 @@ async fn release(core: Arc<Core>, session: Uuid, mut leases: Vec<(Lease, i64)>) 
                     .filter(|(_, outcome)| *outcome == ReleaseOutcome::Busy)
                     .map(|(lease, _)| lease)
                     .collect();
+                releasing.left(leases.len());
             }
             Err(error) => tracing::debug!(%error, "leases could not be given back yet"),
         }

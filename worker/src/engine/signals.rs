@@ -27,18 +27,21 @@ pub(crate) async fn ingest(core: Arc<Core>) {
     let stream = core.bus.signals(&core.subjects, &core.signal_settings());
     let mut backoff = Backoff::new(Duration::from_secs(5));
     // The stream must be there before the first signal is, not when somebody first asks for one.
-    while let Err(error) = Box::pin(stream.ensure()).await {
-        report(&error);
-        tokio::time::sleep(backoff.next()).await;
+    let ensured = async {
+        while let Err(error) = Box::pin(stream.ensure()).await {
+            report(&error);
+            tokio::time::sleep(backoff.next()).await;
+        }
+    };
+    if core.draining.run_until_cancelled(ensured).await.is_none() {
+        return;
     }
     loop {
-        if core.session().is_none() {
+        let fetch = async {
             wait_for_session(&core).await;
-        }
-        let fetch = core
-            .draining
-            .run_until_cancelled(Box::pin(stream.next_batch(BATCH_MAX, WAIT)))
-            .await;
+            Box::pin(stream.next_batch(BATCH_MAX, WAIT)).await
+        };
+        let fetch = core.draining.run_until_cancelled(fetch).await;
         match fetch {
             None => return,
             Some(Ok(deliveries)) => {
@@ -49,7 +52,7 @@ pub(crate) async fn ingest(core: Arc<Core>) {
             }
             Some(Err(error)) => {
                 report(&error);
-                tokio::time::sleep(backoff.next()).await;
+                core.pause(backoff.next()).await;
             }
         }
     }
@@ -195,19 +198,26 @@ async fn settle(core: &Core, sorted: Vec<Sorted>, outcomes: &[PostOutcome]) {
                     reason = reject.reason,
                     "signal.rejected"
                 );
+                core.metrics.signals.rejected.inc();
                 one.delivery.term().await
             }
             Fate::Post(signal) => match outcomes.next() {
                 Some(PostOutcome::Posted(wake)) => {
+                    core.metrics.signals.ingested.inc();
                     core.wake(wake);
                     one.delivery.ack().await
                 }
                 Some(PostOutcome::Busy) => one.delivery.nak(BUSY_DELAY).await,
                 Some(PostOutcome::NotFound | PostOutcome::Ended) => {
+                    core.metrics.signals.rejected.inc();
                     tracing::warn!(run_id = %signal.run_id, name = signal.name, "signal.rejected");
                     one.delivery.ack().await
                 }
-                Some(PostOutcome::Duplicate) | None => one.delivery.ack().await,
+                Some(PostOutcome::Duplicate) => {
+                    core.metrics.signals.duplicates.inc();
+                    one.delivery.ack().await
+                }
+                None => one.delivery.ack().await,
             },
         };
         if let Err(error) = settled {

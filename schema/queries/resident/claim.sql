@@ -1,0 +1,1 @@
+SELECT continuum_resident_claim($1, $2)
