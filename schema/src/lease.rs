@@ -18,6 +18,8 @@ const BLOCK: Statement = statement!("lease/block");
 const SWEEP: Statement = statement!("lease/sweep");
 const TICKET: Statement = statement!("lease/ticket");
 const OWNED: Statement = statement!("lease/owned");
+const DUE: Statement = statement!("lease/due");
+const OVERDUE: Statement = statement!("lease/overdue");
 
 /// The right to append to one run, as a claim gave it. It is checked again by every append: holding this value proves
 /// nothing, it only names what is to be checked.
@@ -285,4 +287,52 @@ pub async fn owned(
             Ok((lease, row.try_get("wake")?))
         })
         .collect()
+}
+
+/// A run that is due and nobody's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DueRun {
+    /// Its chain.
+    pub chain_id: Uuid,
+    /// The run.
+    pub run_id: Uuid,
+    /// Its place in the order of due runs; the same ticket at a later look means that nobody has taken it since.
+    pub ticket: i64,
+}
+
+/// The runs that have been due longest for each of these claim keys, at most `limit` a key.
+///
+/// # Errors
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn due(database: &Database, keys: &[String], limit: i64) -> Result<Vec<DueRun>, Error> {
+    let query = database.query(DUE).bind(keys.to_vec()).bind(limit);
+    let rows = database.all(query).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(DueRun {
+                chain_id: row.try_get("chain_id")?,
+                run_id: row.try_get("run_id")?,
+                ticket: row.try_get("ticket")?,
+            })
+        })
+        .collect()
+}
+
+/// How many runs with these claim keys are nobody's though a timer of theirs was due more than `seconds` ago; counted no
+/// further than `limit` a key.
+///
+/// # Errors
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn overdue(
+    database: &Database,
+    keys: &[String],
+    seconds: f64,
+    limit: i64,
+) -> Result<i64, Error> {
+    let query = database
+        .query(OVERDUE)
+        .bind(keys.to_vec())
+        .bind(seconds)
+        .bind(limit);
+    Ok(database.one(query).await?.try_get(0)?)
 }

@@ -12,6 +12,7 @@
 //! | [`activity`] | open activities, attempts, results |
 //! | [`session`] | the lives of worker processes |
 //! | [`resident`] | who holds what the fleet has one of |
+//! | [`stray`] | mail and timers that should have woken their run |
 //! | [`run`] | starting runs and reading what became of them |
 //! | [`migration`], [`partition`] | the shape of the database |
 //! | [`event`], [`Payload`], [`Name`], [`Key`] | the words that all layers share |
@@ -37,6 +38,7 @@ mod pooler;
 pub mod resident;
 pub mod run;
 pub mod session;
+pub mod stray;
 mod tx;
 
 pub use database::{Connections, Database, DatabaseConfig};

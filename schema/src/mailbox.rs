@@ -1,5 +1,7 @@
 //! Mailboxes: durable inputs that wait for a chain.
 
+use std::time::Duration;
+
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
@@ -14,6 +16,7 @@ const POST: Statement = statement!("mailbox/post");
 const INGEST: Statement = statement!("mailbox/ingest");
 const CANCEL: Statement = statement!("mailbox/cancel");
 const DEFER: Statement = statement!("mailbox/defer");
+const AGE: Statement = statement!("mailbox/age");
 const REJECTED: Statement = statement!("mailbox/rejected");
 
 /// What a piece of mail is.
@@ -368,4 +371,15 @@ pub async fn rejected(database: &Database, limit: i64) -> Result<Vec<RejectedRow
             })
         })
         .collect()
+}
+
+/// How long ago the oldest mail of these chains was posted, by the database's clock; `None` if they have none.
+///
+/// # Errors
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn age(database: &Database, chains: &[Uuid]) -> Result<Option<Duration>, Error> {
+    let query = database.query(AGE).bind(chains.to_vec());
+    let seconds: Option<f64> = database.one(query).await?.try_get(0)?;
+    // A clock that was set back makes nothing younger than new.
+    Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }

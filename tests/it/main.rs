@@ -18,6 +18,7 @@ mod migrations;
 mod model;
 mod pooler;
 mod publisher;
+mod reconciler;
 mod recovery;
 mod residents;
 mod signals;

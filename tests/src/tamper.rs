@@ -43,6 +43,40 @@ impl World {
         .await;
     }
 
+    /// Gives the lease of a run to a session, as if that one had claimed it.
+    ///
+    /// # Panics
+    /// If the run has no lease.
+    pub async fn hand_over(&self, run_id: Uuid, session: Uuid) {
+        let changed = self
+            .tamper(format!(
+                "UPDATE continuum_leases SET owner = '{session}', token = continuum_next_token(), ticket = NULL
+                 WHERE run_id = '{run_id}'"
+            ))
+            .await;
+        assert_eq!(changed, 1, "{run_id} has no lease");
+    }
+
+    /// Takes from a cold run whatever would wake it, and makes its mail and timers a day old.
+    ///
+    /// # Panics
+    /// If somebody holds the run.
+    pub async fn forget(&self, run_id: Uuid) {
+        let changed = self
+            .tamper(format!(
+                "UPDATE continuum_leases SET ticket = NULL, next_timer_at = NULL
+                 WHERE run_id = '{run_id}' AND owner IS NULL"
+            ))
+            .await;
+        assert_eq!(changed, 1, "somebody holds {run_id}");
+        let day = "interval '1 day'";
+        self.tamper(format!(
+            "UPDATE continuum_mailbox SET posted_at = posted_at - {day} WHERE chain_id = '{run_id}';
+             UPDATE continuum_timers SET fire_at = now() - {day} WHERE run_id = '{run_id}'"
+        ))
+        .await;
+    }
+
     /// Makes the database look as if an older build had migrated it.
     pub async fn make_older(&self) {
         self.tamper("DELETE FROM continuum_migrations WHERE version = (SELECT max(version) FROM continuum_migrations)")

@@ -65,6 +65,12 @@ pub struct WorkerConfig {
     pub session_ttl: Duration,
     /// The time between two catch-up passes.
     pub catch_up_interval: Duration,
+    /// The time between two looks of the reconciler at what is owned and what is due. It looks for dead workers at each
+    /// heartbeat.
+    pub reconcile_interval: Duration,
+    /// How long work may be due and nobody's before the reconciler calls it overdue, beyond the session TTL, which a
+    /// recovery may take.
+    pub reconcile_grace: Duration,
     /// The time between two looks at who holds the residents that the registry names.
     pub resident_interval: Duration,
     /// How often the owners of a run may die without a new event before it is quarantined.
@@ -106,6 +112,8 @@ impl WorkerConfig {
             beat_interval: Duration::from_secs(2),
             session_ttl: Duration::from_secs(15),
             catch_up_interval: Duration::from_secs(30),
+            reconcile_interval: Duration::from_secs(5),
+            reconcile_grace: Duration::from_secs(15),
             resident_interval: Duration::from_secs(2),
             crashes_max: 20,
             stop_timeout: Duration::from_secs(5),
@@ -152,6 +160,7 @@ impl WorkerConfig {
         )?;
         for (setting, interval) in [
             ("poll_interval", self.poll_interval),
+            ("reconcile_interval", self.reconcile_interval),
             ("resident_interval", self.resident_interval),
         ] {
             check(setting, interval >= Duration::from_millis(10), || {

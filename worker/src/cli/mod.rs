@@ -72,7 +72,7 @@ struct Cli {
 enum Command {
     Dev(dev::DevArgs),
     Migrate(migrate::MigrateArgs),
-    Worker(worker::WorkerCommandArgs),
+    Worker(Box<worker::WorkerCommandArgs>),
     Start(start::StartArgs),
     Signal(signal::SignalCommandArgs),
     Cancel(cancel::CancelArgs),
@@ -164,7 +164,7 @@ fn run_command(cli: Cli, context: Context<'_>) -> Result<(), CliError> {
         match cli.command {
             Command::Dev(args) => Box::pin(dev::run(args, context)).await,
             Command::Migrate(args) => Box::pin(migrate::run(args, context)).await,
-            Command::Worker(args) => Box::pin(worker::run(args, context)).await,
+            Command::Worker(args) => Box::pin(worker::run(*args, context)).await,
             Command::Start(args) => Box::pin(start::run(args, context)).await,
             Command::Signal(args) => Box::pin(signal::run(args, context)).await,
             Command::Cancel(args) => Box::pin(cancel::run(args, context)).await,

@@ -548,6 +548,14 @@ pub(super) struct WorkerArgs {
     #[arg(long, env = "CONTINUUM_CATCH_UP_INTERVAL", value_name = "TIME", default_value_t = Span(worker_defaults().catch_up_interval), hide_short_help = true)]
     catch_up_interval: Span,
 
+    /// The time between two looks of the reconciler at what is owned and what is due
+    #[arg(long, env = "CONTINUUM_RECONCILE_INTERVAL", value_name = "TIME", default_value_t = Span(worker_defaults().reconcile_interval), hide_short_help = true)]
+    reconcile_interval: Span,
+
+    /// How long work may be due and nobody's, beyond the session TTL, before it is called overdue
+    #[arg(long, env = "CONTINUUM_RECONCILE_GRACE", value_name = "TIME", default_value_t = Span(worker_defaults().reconcile_grace), hide_short_help = true)]
+    reconcile_grace: Span,
+
     /// The time between two looks at who holds the fleet's residents
     #[arg(long, env = "CONTINUUM_RESIDENT_INTERVAL", value_name = "TIME", default_value_t = Span(worker_defaults().resident_interval), hide_short_help = true)]
     resident_interval: Span,
@@ -614,6 +622,8 @@ impl WorkerArgs {
             beat_interval: self.beat_interval.0,
             session_ttl: self.session_ttl.0,
             catch_up_interval: self.catch_up_interval.0,
+            reconcile_interval: self.reconcile_interval.0,
+            reconcile_grace: self.reconcile_grace.0,
             resident_interval: self.resident_interval.0,
             crashes_max: self.crashes_max,
             stop_timeout: self.stop_timeout.0,

@@ -144,7 +144,7 @@ mod tests {
             registry: Registry::new(),
             output: &Output::new(OutputFormat::Text),
         };
-        let refused = Box::pin(run(args, context)).await.unwrap_err();
+        let refused = Box::pin(run(*args, context)).await.unwrap_err();
         assert!(
             refused.message().contains("registers no workflows"),
             "{}",

@@ -29,7 +29,7 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     /// The pool of the work itself.
     pub(crate) database: Database,
-    /// A small pool of its own for heartbeats and recovery, so that work can't starve what keeps it alive.
+    /// A small pool of its own for heartbeats and residents, so that work can't starve what keeps it alive.
     pub(crate) control: Database,
     pub(crate) bus: Bus,
     pub(crate) subjects: Subjects,

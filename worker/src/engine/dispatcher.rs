@@ -68,7 +68,7 @@ async fn claim_all(
         }
         let limit = room.min(CLAIM_MAX);
         let from = floor.begin(core).await?;
-        let claimed_at = Instant::now();
+        let began = Instant::now();
         let runs = lease::claim(
             &core.database,
             session,
@@ -90,14 +90,13 @@ async fn claim_all(
                 Message::Claimed {
                     session,
                     run: Box::new(run),
-                    claimed_at,
                 },
             );
         }
         // No workflow stands behind another for ever.
         keys.rotate_left(1);
         if count < limit {
-            floor.exhausted(claimed_at);
+            floor.exhausted(began);
             return Ok(());
         }
         if core.draining.is_cancelled() {

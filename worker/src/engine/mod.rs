@@ -14,7 +14,7 @@
 //! | `api` | start, signal, cancel, get, await by request over NATS |
 //! | `catch_up` | finds wakes whose hint was lost |
 //! | `partitions` | makes the journal's months ahead |
-//! | `recovery` | closes dead sessions, frees what they owned |
+//! | `reconciler` | closes dead sessions, frees what they owned, reaps engines that lost their lease, revives what nobody woke |
 //! | `warden`, `holding` | what the fleet has one of: who holds it, and the life of one that is held here |
 
 mod activities;
@@ -28,7 +28,7 @@ mod holding;
 mod journal;
 mod listener;
 mod partitions;
-mod recovery;
+mod reconciler;
 mod resident;
 mod service;
 mod session;
@@ -56,8 +56,11 @@ use crate::config::{BusSource, ConfigError, WorkerConfig};
 use crate::http::Port;
 use crate::registry::Registry;
 
-/// Connections for heartbeats and recovery.
+/// Connections for heartbeats and residents.
 const CONTROL_CONNECTIONS: u32 = 2;
+
+/// The reconciler does one thing after the other.
+const RECONCILER_CONNECTIONS: u32 = 1;
 
 /// Why a worker can never work.
 #[derive(Debug, thiserror::Error)]
@@ -165,7 +168,7 @@ impl Worker {
     pub async fn start(registry: Registry, config: WorkerConfig) -> Result<Self, ConfigError> {
         config.validate()?;
         let database = open_pool(config.database.clone())?;
-        let control = open_pool(control_config(&config))?;
+        let control = open_pool(control_config(&config, CONTROL_CONNECTIONS))?;
         let port = match config.http {
             Some(address) => Some(Port::take(address).await?),
             None => None,
@@ -306,7 +309,8 @@ impl Worker {
         self.claim("signals", signals::ingest);
         self.service("held attempts", activities::watch_held);
         self.service("catch-up", catch_up::keep);
-        self.service("recovery", recovery::keep);
+        let config = control_config(&self.core.config, RECONCILER_CONNECTIONS);
+        reconciler::spawn(Arc::clone(&self.core), &self.tasks.services, config);
         self.spawn_warden();
         let client = self.client.clone();
         self.service("api", move |core| api::serve(core, client.clone()));
@@ -381,9 +385,9 @@ fn open_pool(config: DatabaseConfig) -> Result<Database, ConfigError> {
 }
 
 /// What keeps the session alive waits neither for the work's connections nor as long.
-fn control_config(config: &WorkerConfig) -> DatabaseConfig {
+fn control_config(config: &WorkerConfig, connections: u32) -> DatabaseConfig {
     DatabaseConfig {
-        connections: CONTROL_CONNECTIONS,
+        connections,
         statement_timeout: Duration::from_secs(5),
         lock_timeout: Duration::from_secs(2),
         acquire_timeout: Duration::from_secs(3),

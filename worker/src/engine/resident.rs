@@ -177,13 +177,14 @@ pub(crate) struct Resident {
     /// Activities that run in this worker.
     local_activities: HashSet<EffectId>,
     pub(crate) mail_wanted: bool,
-    pub(crate) claimed_at: Instant,
     pub(crate) active_at: Instant,
+    /// The next turn appends also if there is nothing but the begin to tell.
+    must_begin: bool,
 }
 
 impl Resident {
     /// Rebuilds a run from its journal.
-    pub(crate) fn load(core: &Core, run: ClaimedRun, claimed_at: Instant) -> Result<Self, Stuck> {
+    pub(crate) fn load(core: &Core, run: ClaimedRun) -> Result<Self, Stuck> {
         let definition = core
             .registry
             .workflow(&run.workflow, &run.hash)
@@ -239,8 +240,8 @@ impl Resident {
             steps: HashMap::new(),
             local_activities: HashSet::new(),
             mail_wanted: false,
-            claimed_at,
-            active_at: claimed_at,
+            active_at: Instant::now(),
+            must_begin: false,
             execution,
         };
         resident.take_mail(run.mail)?;
@@ -398,6 +399,17 @@ impl Resident {
             && !self.mail_wanted
     }
 
+    /// Whether the journal says nothing of the run: it waits for what leaves no event while it is waited for.
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.next == 1
+    }
+
+    /// Writes with the next turn that the run has begun. Otherwise nobody could tell it from one that is yet to begin,
+    /// which is due.
+    pub(crate) fn write_begin(&mut self) {
+        self.must_begin = self.is_unwritten();
+    }
+
     /// Whether an append is on its way: until it is answered nobody knows what the journal holds.
     pub(crate) fn is_in_flight(&self) -> bool {
         self.in_flight.is_some()
@@ -431,7 +443,7 @@ impl Resident {
         draft.refuse_oversize(core.config.limits);
         draft.report_unread(&self.signals);
         self.cancel_dropped(&draft);
-        if draft.events.is_empty() {
+        if draft.events.is_empty() && !std::mem::take(&mut self.must_begin) {
             let (_, actions) = draft.actions(core, self.next);
             return Ok(if actions.is_empty() {
                 Outcome::Idle

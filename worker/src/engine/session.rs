@@ -122,6 +122,7 @@ async fn beat_until_lost(
     let mut deadline = opened + trust;
     let mut pause = core.config.beat_interval;
     let mut told_to_drain = false;
+    let mut missed = false;
     loop {
         let waited = tokio::time::timeout_at(deadline.into(), async {
             tokio::select! {
@@ -139,11 +140,16 @@ async fn beat_until_lost(
                 }
                 deadline = sent + trust;
                 pause = core.config.beat_interval;
+                // What kept the heartbeat away may have kept wakes away as well.
+                if std::mem::take(&mut missed) {
+                    core.catch_up.notify_one();
+                }
             }
             Ok(Err(Error::SessionClosed)) => return "somebody closed it",
             Ok(Err(error)) => {
                 tracing::debug!(%session, %error, "a heartbeat failed");
                 pause = core.config.beat_interval / 8;
+                missed = true;
             }
             Err(_) => return "Postgres didn't answer in time",
         }

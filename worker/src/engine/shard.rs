@@ -55,11 +55,7 @@ const BLOCK_RETRY_MAX_MS: i64 = 600_000;
 /// What can happen to a shard.
 pub(crate) enum Message {
     /// A run was claimed for it.
-    Claimed {
-        session: Uuid,
-        run: Box<ClaimedRun>,
-        claimed_at: Instant,
-    },
+    Claimed { session: Uuid, run: Box<ClaimedRun> },
     /// A run may have new mail.
     Wake(Uuid),
     /// Mailboxes were read; `asked` with the epochs at which the read began.
@@ -84,12 +80,18 @@ pub(crate) enum Message {
     ActivityLeft { attempt: Attempt },
     /// An append was answered.
     Appended { lease: Lease, answer: Answer },
-    /// A catch-up pass that began at `since` found these leases and wake counters.
+    /// A page of a catch-up pass: leases of this worker and their wake counters.
     CatchUp {
         session: Uuid,
-        owned: Arc<Vec<(Lease, i64)>>,
-        since: Instant,
+        page: Arc<Vec<(Lease, i64)>>,
+        done: oneshot::Sender<CaughtUp>,
     },
+    /// Which leases have an engine here?
+    Held(oneshot::Sender<Vec<(Lease, Held)>>),
+    /// Postgres says that this lease is somebody else's.
+    Reap(Lease),
+    /// Postgres says that this lease is this worker's, and no engine has it.
+    GiveBack(Lease),
     /// There is no room for further runs.
     MakeRoom(usize),
     /// Does this event loop go round? Answered at once.
@@ -101,6 +103,24 @@ pub(crate) enum Message {
         force: bool,
         done: oneshot::Sender<()>,
     },
+}
+
+/// What a page of a catch-up pass came to.
+#[derive(Debug, Default)]
+pub(crate) struct CaughtUp {
+    /// Leases that have an engine here.
+    pub(crate) matched: usize,
+    /// Chains of those whose engine had missed a wake.
+    pub(crate) woken: Vec<Uuid>,
+}
+
+/// How a lease is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// Its engine has nothing under way.
+    Idle,
+    /// What becomes of it is being decided in Postgres.
+    Busy,
 }
 
 /// What came of an append.
@@ -159,6 +179,40 @@ impl Shards {
         self.senders.iter().map(ask).collect()
     }
 
+    /// Asks each event loop what it holds.
+    pub(crate) fn ask_held(&self) -> Vec<oneshot::Receiver<Vec<(Lease, Held)>>> {
+        let ask = |sender: &mpsc::UnboundedSender<Message>| {
+            let (answer, answered) = oneshot::channel();
+            drop(sender.send(Message::Held(answer)));
+            answered
+        };
+        self.senders.iter().map(ask).collect()
+    }
+
+    /// Shows a page of a catch-up pass to all event loops.
+    pub(crate) async fn catch_up(&self, session: Uuid, page: Vec<(Lease, i64)>) -> CaughtUp {
+        let page = Arc::new(page);
+        let shown = self.senders.iter().map(|sender| {
+            let (done, answer) = oneshot::channel();
+            let page = Arc::clone(&page);
+            drop(sender.send(Message::CatchUp {
+                session,
+                page,
+                done,
+            }));
+            answer
+        });
+        let shown: Vec<_> = shown.collect();
+        let mut sum = CaughtUp::default();
+        for answer in shown {
+            // An event loop that has ended holds nothing.
+            let CaughtUp { matched, woken } = answer.await.unwrap_or_default();
+            sum.matched += matched;
+            sum.woken.extend(woken);
+        }
+        sum
+    }
+
     pub(crate) fn session_lost(&self) {
         self.broadcast(|| Message::SessionLost);
     }
@@ -188,8 +242,6 @@ pub(crate) struct Shard {
     early_wakes: HashMap<Uuid, Instant>,
     /// Runs that are being ended without an engine.
     cancelling: HashMap<Uuid, Lease>,
-    /// Leases that Postgres says are ours and that no engine holds, as of the last catch-up pass.
-    suspects: HashMap<Uuid, i64>,
     drain: Option<Drain>,
 }
 
@@ -219,7 +271,6 @@ impl Shard {
             mail_reading: false,
             early_wakes: HashMap::new(),
             cancelling: HashMap::new(),
-            suspects: HashMap::new(),
             drain: None,
         }
     }
@@ -262,11 +313,7 @@ impl Shard {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Claimed {
-                session,
-                run,
-                claimed_at,
-            } => self.claimed(session, *run, claimed_at),
+            Message::Claimed { session, run } => self.claimed(session, *run),
             Message::Wake(run_id) => self.want_mail(run_id),
             Message::Mail {
                 session,
@@ -294,13 +341,16 @@ impl Shard {
                 }
             }
             Message::Appended { lease, answer } => self.appended(lease, answer),
+            // Who asked may have stopped waiting, here and below.
             Message::CatchUp {
                 session,
-                owned,
-                since,
-            } => self.catch_up(session, &owned, since),
+                page,
+                done,
+            } => drop(done.send(self.catch_up(session, &page))),
+            Message::Held(answer) => drop(answer.send(self.held())),
+            Message::Reap(lease) => self.reap(&lease),
+            Message::GiveBack(lease) => self.give_back(lease),
             Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
-            // Who asked may have stopped waiting.
             Message::Ask(answer) => drop(answer.send(())),
             Message::SessionLost => self.session_lost(),
             Message::Drain { force, done } => {
@@ -324,7 +374,7 @@ impl Shard {
 
     // ---- runs come and go ------------------------------------------------------------------------------------------
 
-    fn claimed(&mut self, session: Uuid, run: ClaimedRun, claimed_at: Instant) {
+    fn claimed(&mut self, session: Uuid, run: ClaimedRun) {
         if !self.core.is_current(session) {
             self.core.residents_changed(-1);
             return;
@@ -337,7 +387,7 @@ impl Shard {
         let loaded = if run.quarantined {
             Err(Stuck::Quarantined)
         } else {
-            Resident::load(&core, run, claimed_at)
+            Resident::load(&core, run)
         };
         match (loaded, cancel) {
             (Ok(resident), _) => self.admit(resident),
@@ -389,7 +439,6 @@ impl Shard {
         self.mail_wanted.clear();
         self.early_wakes.clear();
         self.cancelling.clear();
-        self.suspects.clear();
     }
 
     /// Puts a run that can't go on where people see it, and nobody claims it before its time.
@@ -432,10 +481,17 @@ impl Shard {
             idle.sort_unstable();
             idle.truncate(count);
         }
-        let leases = idle
-            .into_iter()
-            .filter_map(|(_, run_id)| self.remove(run_id));
-        let leases: Vec<(Lease, i64)> = leases.map(|r| (r.lease, r.wake)).collect();
+        let mut leases = Vec::new();
+        for (_, run_id) in idle {
+            match self.residents.get_mut(&run_id) {
+                // It leaves when it has been idle once more.
+                Some(resident) if resident.is_unwritten() => {
+                    resident.write_begin();
+                    self.ready.push(run_id);
+                }
+                _ => leases.extend(self.remove(run_id).map(|r| (r.lease, r.wake))),
+            }
+        }
         self.release(leases);
     }
 
@@ -655,65 +711,59 @@ impl Shard {
         }
     }
 
-    /// Compares what Postgres says this session owns with what is here.
-    fn catch_up(&mut self, session: Uuid, owned: &[(Lease, i64)], since: Instant) {
+    /// Reads the mail of runs whose wake counter has moved on.
+    fn catch_up(&mut self, session: Uuid, page: &[(Lease, i64)]) -> CaughtUp {
+        let mut caught_up = CaughtUp::default();
         if !self.core.is_current(session) {
-            return;
+            return caught_up;
         }
-        let mut listed = HashSet::new();
-        let mut orphans = HashMap::new();
-        let mut release = Vec::new();
-        for (lease, wake) in owned {
-            if self.core.shards.place(lease.run_id) != self.place {
+        for (lease, wake) in page {
+            let resident = self.residents.get(&lease.run_id);
+            let Some(resident) = resident.filter(|resident| resident.lease == *lease) else {
                 continue;
-            }
-            match self
-                .residents
-                .get(&lease.run_id)
-                .map(|r| (r.lease == *lease, r.wake != *wake))
-            {
-                Some((true, moved)) => {
-                    listed.insert(lease.run_id);
-                    if moved {
-                        self.want_mail(lease.run_id);
-                    }
-                }
-                // Ours, and nobody here knows of it: the answer to a claim was lost. It is given back when it is seen
-                // twice; a claim or a release that is under way is seen once at the most.
-                _ if self.suspects.get(&lease.run_id) == Some(&lease.token) => {
-                    release.push((*lease, -1))
-                }
-                _ => {
-                    orphans.insert(lease.run_id, lease.token);
-                }
+            };
+            caught_up.matched += 1;
+            if resident.wake != *wake {
+                caught_up.woken.push(lease.chain_id);
+                self.want_mail(lease.run_id);
             }
         }
-        self.suspects = orphans;
-        if !release.is_empty() {
-            tracing::warn!(
-                count = release.len(),
-                "leases without an engine are given back"
-            );
-            self.release(release);
-        }
-        self.reap(&listed, since);
+        caught_up
     }
 
-    /// Drops engines whose lease is somebody else's: this is the zombie, and it never touches the other.
-    fn reap(&mut self, listed: &HashSet<Uuid>, since: Instant) {
-        let zombies: Vec<Uuid> = self
-            .residents
-            .iter()
-            .filter(|(run_id, r)| {
-                r.claimed_at < since && !r.is_in_flight() && !listed.contains(*run_id)
-            })
-            .map(|(run_id, _)| *run_id)
-            .collect();
-        for run_id in zombies {
-            self.core.metrics.reconciler.reaped.inc();
-            tracing::warn!(%run_id, "reaped: the lease of this run is somebody else's");
-            self.remove(run_id);
+    fn held(&self) -> Vec<(Lease, Held)> {
+        let engines = self.residents.values().map(|resident| {
+            let held = match resident.is_in_flight() {
+                true => Held::Busy,
+                false => Held::Idle,
+            };
+            (resident.lease, held)
+        });
+        let cancelling = self.cancelling.values().map(|lease| (*lease, Held::Busy));
+        engines.chain(cancelling).collect()
+    }
+
+    /// Drops an engine whose lease is somebody else's: this is the zombie, and it never touches the other. An append
+    /// that is under way by now will learn the same from Postgres.
+    fn reap(&mut self, lease: &Lease) {
+        if self
+            .current(lease)
+            .is_none_or(|resident| resident.is_in_flight())
+        {
+            return;
         }
+        self.core.metrics.reconciler.reaped.inc();
+        tracing::warn!(run_id = %lease.run_id, token = lease.token, "reconciler.reap: the lease of this run is somebody else's");
+        self.remove(lease.run_id);
+    }
+
+    /// Gives back a lease that no engine has: the answer to its claim was lost.
+    fn give_back(&mut self, lease: Lease) {
+        if self.current(&lease).is_some() || self.cancelling.contains_key(&lease.run_id) {
+            return;
+        }
+        tracing::warn!(run_id = %lease.run_id, "reconciler.give_back: a lease without an engine");
+        self.release(vec![(lease, -1)]);
     }
 
     // ---- turns -----------------------------------------------------------------------------------------------------

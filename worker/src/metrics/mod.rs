@@ -336,6 +336,7 @@ pub(crate) struct ReconcilerMetrics {
     pub(crate) released_runs: Counter,
     pub(crate) sessions_closed: Counter,
     pub(crate) attempts_recovered: Counter,
+    pub(crate) revived: Counter,
     pub(crate) ownerless_runs: Gauge,
     pub(crate) overdue_timers: Gauge,
     pub(crate) expired_attempts: Gauge,
@@ -360,18 +361,22 @@ impl ReconcilerMetrics {
                 "reconciler_attempts_recovered",
                 "Attempts of dead sessions that were settled or made available again",
             ),
+            revived: book.counter(
+                "reconciler_revived_runs",
+                "Runs that had overdue mail or timers and that nothing would have woken",
+            ),
             ownerless_runs: book.gauge(
                 "reconciler_ownerless_runs",
                 "Runs that have been due without an owner for longer than the grace, at the last pass",
             ),
-            overdue_timers: book.gauge("reconciler_overdue_timers", "Timers that nobody fired in time, at the last pass"),
+            overdue_timers: book.gauge("reconciler_overdue_timers", "Runs that are nobody's though a timer of theirs has been due for longer than the grace, at the last pass"),
             expired_attempts: book.gauge(
                 "reconciler_expired_attempts",
                 "Attempts whose session is closed, at the last pass",
             ),
             stale_mailbox: book.gauge(
                 "reconciler_stale_mailbox_rows",
-                "Mail that has waited for longer than the grace, at the last pass",
+                "Results and cancel requests that have waited for longer than the grace, on the page of the last pass",
             ),
         }
     }

@@ -1,20 +1,18 @@
-//! Recovery: finds sessions that died, closes them, and makes what they owned available again. Every worker does it and
-//! none leads; each step is a compare-and-set or looks at what is, so any number may do it at once.
+//! Sessions of workers that died: found, closed, and what they owned made available again.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use continuum_bus::RequestError;
 use continuum_schema::activity::{self, AttemptEnd, Completion, LostAttempt};
 use continuum_schema::event::{Failure, Outcome};
-use continuum_schema::{Error, Event, lease, session};
+use continuum_schema::{Database, Error, Event, lease, session};
 use uuid::Uuid;
 
-use super::core::Core;
+use crate::engine::core::Core;
 use crate::error::kind;
-use crate::retry::jittered;
+use crate::metrics::{level, tally};
 
 /// Runs and attempts of one statement.
 const SWEEP_MAX: i32 = 500;
@@ -25,54 +23,47 @@ const PING_MAX: Duration = Duration::from_millis(500);
 /// How long the row of a closed session is kept for people to look at.
 const FORGET_AFTER_SECONDS: f64 = 86_400.0;
 
-/// Watches and recovers until the worker stops.
-pub(crate) async fn keep(core: Arc<Core>) {
-    let mut watched = HashMap::new();
-    loop {
-        tokio::time::sleep(jittered(core.config.beat_interval)).await;
-        if core.session().is_none() {
-            // Without a session of our own, what we saw of others may be our own blindness.
-            watched.clear();
-            continue;
-        }
-        if let Err(error) = pass(&core, &mut watched).await {
-            tracing::debug!(%error, "a recovery pass failed");
-            watched.clear();
-        }
-    }
-}
+/// What this worker has itself seen of the others' sessions.
+#[derive(Default)]
+pub(super) struct Sessions(HashMap<Uuid, Watched>);
 
-/// What a watcher has itself seen of another session.
 struct Watched {
     beat: i64,
     since: Instant,
 }
 
-async fn pass(core: &Core, watched: &mut HashMap<Uuid, Watched>) -> Result<(), Error> {
-    let open = session::watch(&core.control).await?;
-    watched.retain(|id, _| open.iter().any(|(open, _)| open == id));
-    for (id, beat) in open {
-        let seen = watched.entry(id).or_insert(Watched {
-            beat,
-            since: Instant::now(),
-        });
-        if seen.beat != beat {
-            *seen = Watched {
-                beat,
-                since: Instant::now(),
-            };
-        }
-        let silent = seen.since.elapsed();
-        if core.is_current(id) || silent < core.config.beat_interval * 2 {
-            continue;
-        }
-        if let Some(reason) = death(core, id, silent).await {
-            close(core, id, beat, reason).await?;
-        }
+impl Sessions {
+    /// Begins anew: without a session of our own, what we saw of others may be our own blindness.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
     }
-    sweep(core).await?;
-    session::forget(&core.control, FORGET_AFTER_SECONDS).await?;
-    Ok(())
+
+    /// Closes the sessions of workers that are gone.
+    pub(super) async fn watch(&mut self, core: &Core, database: &Database) -> Result<(), Error> {
+        let open = session::watch(database).await?;
+        self.0
+            .retain(|id, _| open.iter().any(|(open, _)| open == id));
+        for (id, beat) in open {
+            let silent = self.silence(id, beat);
+            if core.is_current(id) || silent < core.config.beat_interval * 2 {
+                continue;
+            }
+            if let Some(reason) = death(core, id, silent).await {
+                close(core, database, id, beat, reason).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// For how long this worker has seen the same heartbeat counter.
+    fn silence(&mut self, session: Uuid, beat: i64) -> Duration {
+        let since = Instant::now();
+        let seen = self.0.entry(session).or_insert(Watched { beat, since });
+        if seen.beat != beat {
+            *seen = Watched { beat, since };
+        }
+        seen.since.elapsed()
+    }
 }
 
 /// Why a silent session may be closed. A process that is gone has nobody on its ping subject; that is quick to learn,
@@ -91,8 +82,15 @@ async fn death(core: &Core, session: Uuid, silent: Duration) -> Option<&'static 
     }
 }
 
-async fn close(core: &Core, id: Uuid, beat: i64, reason: &str) -> Result<(), Error> {
-    if session::close(&core.control, id, Some(beat), reason).await? {
+async fn close(
+    core: &Core,
+    database: &Database,
+    id: Uuid,
+    beat: i64,
+    reason: &str,
+) -> Result<(), Error> {
+    if session::close(database, id, Some(beat), reason).await? {
+        core.metrics.reconciler.sessions_closed.inc();
         tracing::warn!(session = %id, reason, "reconciler.closed: a worker died");
         core.ring_residents();
     }
@@ -100,31 +98,45 @@ async fn close(core: &Core, id: Uuid, beat: i64, reason: &str) -> Result<(), Err
 }
 
 /// Makes available what closed sessions own, page by page, to the end.
-async fn sweep(core: &Core) -> Result<(), Error> {
+pub(super) async fn sweep(core: &Core, database: &Database) -> Result<(), Error> {
     let mut released = 0;
     loop {
-        let count = lease::sweep(&core.control, SWEEP_MAX, core.config.crashes_max).await?;
+        let count = lease::sweep(database, SWEEP_MAX, core.config.crashes_max).await?;
         released += count;
         if count < SWEEP_MAX {
             break;
         }
     }
     if released > 0 {
+        let count = u64::try_from(released).unwrap_or_default();
+        core.metrics.reconciler.released_runs.inc_by(count);
         tracing::info!(runs = released, "reconciler.released");
         core.ring_ready(0);
     }
-    for lost in activity::lost(&core.control, SWEEP_MAX.into()).await? {
-        recover_attempt(core, &lost).await?;
+    let lost = activity::lost(database, SWEEP_MAX.into()).await?;
+    let metrics = &core.metrics.reconciler;
+    metrics.expired_attempts.set(level(lost.len()));
+    for attempt in &lost {
+        recover_attempt(core, database, attempt).await?;
     }
+    if !lost.is_empty() {
+        metrics.attempts_recovered.inc_by(tally(lost.len()));
+        tracing::info!(attempts = lost.len(), "reconciler.attempts");
+    }
+    session::forget(database, FORGET_AFTER_SECONDS).await?;
     Ok(())
 }
 
 /// An attempt whose worker died counts: nobody knows how far it came.
-async fn recover_attempt(core: &Core, lost: &LostAttempt) -> Result<(), Error> {
+async fn recover_attempt(
+    core: &Core,
+    database: &Database,
+    lost: &LostAttempt,
+) -> Result<(), Error> {
     let last = lost.max_attempts != 0 && lost.attempt.attempt >= lost.max_attempts;
     if !last {
         let again = activity::retry(
-            &core.control,
+            database,
             lost.session,
             lost.attempt,
             &AttemptEnd::Unknown,
@@ -154,7 +166,7 @@ async fn recover_attempt(core: &Core, lost: &LostAttempt) -> Result<(), Error> {
         },
         result: None,
     };
-    for wake in activity::complete(&core.control, lost.session, &[completion])
+    for wake in activity::complete(database, lost.session, &[completion])
         .await?
         .into_iter()
         .flatten()
