@@ -21,5 +21,6 @@ mod publisher;
 mod reconciler;
 mod recovery;
 mod residents;
+mod sharing;
 mod signals;
 mod tidy;

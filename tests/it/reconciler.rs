@@ -8,7 +8,7 @@ use continuum_schema::lease;
 use continuum_schema::run::RunState;
 use continuum_schema::session::{self, NewSession};
 use continuum_schema::{Payload, mailbox};
-use continuum_tests::{PATIENCE, World, until};
+use continuum_tests::{PATIENCE, World, metric, until};
 use continuum_worker::prelude::*;
 use continuum_worker::{Client, RunHandle, Worker, WorkerConfig, registry};
 use tokio::sync::Semaphore;
@@ -32,7 +32,10 @@ async fn sleeps(ctx: &WorkflowContext, (): ()) -> Result<(), WorkflowError> {
 #[workflow(version = 1)]
 async fn holds(ctx: &WorkflowContext, (): ()) -> Result<(), WorkflowError> {
     Ok(ctx
-        .step("hold", || async { Ok(GATE.acquire().await?.forget()) })
+        .step("hold", || async {
+            GATE.acquire().await?.forget();
+            Ok(())
+        })
         .await?)
 }
 
@@ -46,17 +49,6 @@ fn watchful(world: &World) -> WorkerConfig {
         session_ttl: Duration::from_secs(60),
         ..world.worker_config()
     }
-}
-
-/// The value of a metric, by its name and labels.
-fn metric(worker: &Worker, name: &str) -> f64 {
-    let text = worker.metrics();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}"))
-        .parse()
-        .expect("a number")
 }
 
 async fn until_metric(worker: &Worker, name: &str, least: f64) {

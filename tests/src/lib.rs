@@ -16,7 +16,7 @@ mod world;
 pub use bouncer::Bouncer;
 pub use checker::check;
 pub use look::{Held, Waits};
-pub use observe::until;
+pub use observe::{metric, until};
 pub use process::{ProcessSettings, WorkerProcess, serve};
 pub use proxy::Proxy;
 pub use replica::{Cluster, port_of, postgres_on_a_port};

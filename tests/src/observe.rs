@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use continuum_schema::run::{self, Run, RunState};
 use continuum_schema::{Event, journal};
+use continuum_worker::Worker;
 use uuid::Uuid;
 
 use crate::{PATIENCE, World};
@@ -92,4 +93,19 @@ impl World {
         };
         until(&format!("run {run_id} has an event {name}"), look).await
     }
+}
+
+/// The value of one of a worker's metrics, by its name and labels.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn metric(worker: &Worker, name: &str) -> f64 {
+    let text = worker.metrics();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}"))
+        .parse()
+        .expect("a number")
 }

@@ -53,6 +53,9 @@ pub struct WorkerConfig {
     pub activities_max: usize,
     /// The most runs that it keeps in memory.
     pub residents_max: usize,
+    /// The most runs that it advances at once: those that are loaded, in a turn, or have a step, an activity or an append
+    /// under way here. With more it claims nothing, so that the rest of the fleet gets its share.
+    pub advancing_max: usize,
     /// How long a run that waits stays in memory.
     pub idle_max: Duration,
     /// The event loops that the runs are spread over, each with its own journal writer.
@@ -106,6 +109,7 @@ impl WorkerConfig {
             queues: Vec::new(),
             activities_max: 256,
             residents_max: 10_000,
+            advancing_max: 1_000,
             idle_max: Duration::from_secs(60),
             shards: 2,
             poll_interval: Duration::from_secs(1),
@@ -134,9 +138,10 @@ impl WorkerConfig {
     /// # Errors
     /// [`ConfigError`] names the first rule that is broken.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let at_least_one: [(&'static str, usize); 4] = [
+        let at_least_one: [(&'static str, usize); 5] = [
             ("activities_max", self.activities_max),
             ("residents_max", self.residents_max),
+            ("advancing_max", self.advancing_max),
             ("shards", self.shards),
             ("payload_bytes_max", self.limits.payload_bytes_max),
         ];

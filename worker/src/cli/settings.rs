@@ -524,6 +524,10 @@ pub(super) struct WorkerArgs {
     #[arg(long, env = "CONTINUUM_RESIDENTS_MAX", value_name = "COUNT", default_value_t = worker_defaults().residents_max)]
     residents_max: usize,
 
+    /// The most runs that it advances at once; with more it claims nothing, so that other workers get their share
+    #[arg(long, env = "CONTINUUM_ADVANCING_MAX", value_name = "COUNT", default_value_t = worker_defaults().advancing_max)]
+    advancing_max: usize,
+
     /// How long a run that waits stays in memory
     #[arg(long, env = "CONTINUUM_IDLE_MAX", value_name = "TIME", default_value_t = Span(worker_defaults().idle_max), hide_short_help = true)]
     idle_max: Span,
@@ -616,6 +620,7 @@ impl WorkerArgs {
             queues,
             activities_max: self.activities_max,
             residents_max: self.residents_max,
+            advancing_max: self.advancing_max,
             idle_max: self.idle_max.0,
             shards: self.shards,
             poll_interval: self.poll_interval.0,

@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) activities: Activities,
     pub(crate) shards: Shards,
     residents: AtomicUsize,
+    /// Runs that are being advanced here; see [`Advancing`].
+    advancing: AtomicUsize,
     /// Leases that are on their way back to Postgres; no engine holds them any more.
     releasing: AtomicUsize,
 }
@@ -95,6 +97,7 @@ impl Core {
             activities,
             shards,
             residents: AtomicUsize::new(0),
+            advancing: AtomicUsize::new(0),
             releasing: AtomicUsize::new(0),
             config,
         })
@@ -136,6 +139,35 @@ impl Core {
             self.residents
                 .fetch_sub(by.unsigned_abs(), Ordering::Relaxed);
         }
+    }
+
+    /// Runs that are being advanced here.
+    pub(crate) fn advancing(&self) -> usize {
+        self.advancing.load(Ordering::Relaxed)
+    }
+
+    /// Counts a run as being advanced until the guard is dropped.
+    pub(crate) fn advance(self: &Arc<Self>) -> Advancing {
+        self.advancing.fetch_add(1, Ordering::Relaxed);
+        Advancing(Arc::clone(self))
+    }
+
+    /// How many runs this worker may claim now: none while it has its hands full, so that others of the fleet get them.
+    /// Then it waits until an eighth of its hands are free, for claims of one run each would cost more than they bring.
+    pub(crate) fn claim_room(&self) -> usize {
+        let advancing = self.advancing();
+        let free = if advancing > self.claim_again() {
+            0
+        } else {
+            self.config.advancing_max - advancing
+        };
+        let room = self.config.residents_max.saturating_sub(self.residents());
+        free.min(room)
+    }
+
+    fn claim_again(&self) -> usize {
+        let max = self.config.advancing_max;
+        max - max.div_ceil(8)
     }
 
     /// Leases that are on their way back to Postgres.
@@ -193,6 +225,7 @@ impl Core {
         let connected = self.bus.status().borrow().is_connected();
         metrics.worker.nats_connected.set(connected.into());
         metrics.runs.resident.set(level(self.residents()));
+        metrics.runs.advancing.set(level(self.advancing()));
         metrics
             .activities
             .running
@@ -236,9 +269,7 @@ impl Core {
 
     /// Whether this worker can take one more run.
     pub(crate) fn can_claim(&self) -> bool {
-        !self.draining.is_cancelled()
-            && self.session().is_some()
-            && self.residents() < self.config.residents_max
+        !self.draining.is_cancelled() && self.session().is_some() && self.claim_room() > 0
     }
 
     /// The settings of the signal stream.
@@ -275,6 +306,18 @@ impl Core {
         keys.sort_by(|a, b| a.key.cmp(&b.key));
         keys.dedup();
         keys
+    }
+}
+
+/// A run that is being advanced here: it is loaded, in a turn, or has a step, an activity or an append under way.
+pub(crate) struct Advancing(Arc<Core>);
+
+impl Drop for Advancing {
+    fn drop(&mut self) {
+        let before = self.0.advancing.fetch_sub(1, Ordering::Relaxed);
+        if before == self.0.claim_again() + 1 {
+            self.0.runs_due.notify_one();
+        }
     }
 }
 

@@ -52,7 +52,7 @@ async fn due(core: &Core) {
 
 /// Claims until nothing is due or there is no room.
 async fn claim_all(
-    core: &Core,
+    core: &Arc<Core>,
     session: Uuid,
     keys: &mut [ClaimKey],
     floor: &mut Floor,
@@ -61,9 +61,11 @@ async fn claim_all(
         return Ok(());
     }
     loop {
-        let room = core.config.residents_max.saturating_sub(core.residents());
+        let room = core.claim_room();
         if room == 0 {
-            core.shards.make_room(CLAIM_MAX);
+            if core.residents() >= core.config.residents_max {
+                core.shards.make_room(CLAIM_MAX);
+            }
             return Ok(());
         }
         let limit = room.min(CLAIM_MAX);
@@ -90,6 +92,7 @@ async fn claim_all(
                 Message::Claimed {
                     session,
                     run: Box::new(run),
+                    advancing: core.advance(),
                 },
             );
         }

@@ -4,6 +4,7 @@
 //! decided is visible before its append has committed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use continuum_schema::clock::{Micros, to_micros};
@@ -16,7 +17,7 @@ use futures::future::BoxFuture;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::AbortHandle;
 
-use super::core::Core;
+use super::core::{Advancing, Core};
 use crate::config::Limits;
 use crate::error::{ActivityError, kind};
 use crate::replay::{Blocked, Command, Completion, EffectKind, Execution, RunInfo, Turn};
@@ -180,11 +181,13 @@ pub(crate) struct Resident {
     pub(crate) active_at: Instant,
     /// The next turn appends also if there is nothing but the begin to tell.
     must_begin: bool,
+    /// Held while the run is being advanced.
+    advancing: Option<Advancing>,
 }
 
 impl Resident {
     /// Rebuilds a run from its journal.
-    pub(crate) fn load(core: &Core, run: ClaimedRun) -> Result<Self, Stuck> {
+    pub(crate) fn load(core: &Core, run: ClaimedRun, advancing: Advancing) -> Result<Self, Stuck> {
         let definition = core
             .registry
             .workflow(&run.workflow, &run.hash)
@@ -242,6 +245,7 @@ impl Resident {
             mail_wanted: false,
             active_at: Instant::now(),
             must_begin: false,
+            advancing: Some(advancing),
             execution,
         };
         resident.take_mail(run.mail)?;
@@ -397,6 +401,15 @@ impl Resident {
             && self.steps.is_empty()
             && self.local_activities.is_empty()
             && !self.mail_wanted
+    }
+
+    /// Counts the run as being advanced or not, as it is now.
+    pub(crate) fn count(&mut self, core: &Arc<Core>) {
+        if self.is_idle() {
+            self.advancing = None;
+        } else if self.advancing.is_none() {
+            self.advancing = Some(core.advance());
+        }
     }
 
     /// Whether the journal says nothing of the run: it waits for what leaves no event while it is waited for.

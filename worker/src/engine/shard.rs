@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::alarms::Alarms;
-use super::core::Core;
+use super::core::{Advancing, Core};
 use super::journal::QueuedAppend;
 use super::resident::{Action, Cancel, Outcome, Resident, Stuck};
 use super::service::panic_text;
@@ -55,7 +55,11 @@ const BLOCK_RETRY_MAX_MS: i64 = 600_000;
 /// What can happen to a shard.
 pub(crate) enum Message {
     /// A run was claimed for it.
-    Claimed { session: Uuid, run: Box<ClaimedRun> },
+    Claimed {
+        session: Uuid,
+        run: Box<ClaimedRun>,
+        advancing: Advancing,
+    },
     /// A run may have new mail.
     Wake(Uuid),
     /// Mailboxes were read; `asked` with the epochs at which the read began.
@@ -313,7 +317,11 @@ impl Shard {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Claimed { session, run } => self.claimed(session, *run),
+            Message::Claimed {
+                session,
+                run,
+                advancing,
+            } => self.claimed(session, *run, advancing),
             Message::Wake(run_id) => self.want_mail(run_id),
             Message::Mail {
                 session,
@@ -338,6 +346,7 @@ impl Shard {
             Message::ActivityLeft { attempt } => {
                 if let Some(resident) = self.residents.get_mut(&attempt.run_id) {
                     resident.activity_left(attempt.effect);
+                    resident.count(&self.core);
                 }
             }
             Message::Appended { lease, answer } => self.appended(lease, answer),
@@ -374,7 +383,7 @@ impl Shard {
 
     // ---- runs come and go ------------------------------------------------------------------------------------------
 
-    fn claimed(&mut self, session: Uuid, run: ClaimedRun) {
+    fn claimed(&mut self, session: Uuid, run: ClaimedRun, advancing: Advancing) {
         if !self.core.is_current(session) {
             self.core.residents_changed(-1);
             return;
@@ -387,7 +396,7 @@ impl Shard {
         let loaded = if run.quarantined {
             Err(Stuck::Quarantined)
         } else {
-            Resident::load(&core, run)
+            Resident::load(&core, run, advancing)
         };
         match (loaded, cancel) {
             (Ok(resident), _) => self.admit(resident),
@@ -802,6 +811,9 @@ impl Shard {
                 self.remove(run_id);
                 self.park(lease, tries, stuck);
             }
+        }
+        if let Some(resident) = self.residents.get_mut(&run_id) {
+            resident.count(&core);
         }
     }
 

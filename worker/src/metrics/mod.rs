@@ -133,6 +133,7 @@ pub(crate) struct RunMetrics {
     pub(crate) blocked: Counter,
     pub(crate) turns: Counter,
     pub(crate) resident: Gauge,
+    pub(crate) advancing: Gauge,
 }
 
 impl RunMetrics {
@@ -146,6 +147,10 @@ impl RunMetrics {
             ),
             turns: book.counter("turns", "Turns of runs"),
             resident: book.gauge("runs_resident", "Runs in this worker's memory"),
+            advancing: book.gauge(
+                "runs_advancing",
+                "Of these, runs that are loaded, in a turn, or have a step, an activity or an append under way here",
+            ),
         }
     }
 }
