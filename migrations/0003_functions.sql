@@ -499,31 +499,42 @@ BEGIN
 END $$;
 
 -- Parks a run that can't go on: it is nobody's, not due, and its reason is on its lease row. With p_retry_ms it is
--- tried again after that time; without, it waits for an operator. Returns false when the lease was lost meanwhile.
+-- tried again after that time; without, it waits for an operator. p_wake as of continuum_release. Outcomes: 0 parked,
+-- 1 parked and due, 2 not mine any more.
 --
--- A request to stop that came while the run was held woke its owner, who parks it without having seen the request. A
--- run that nobody would try again stays due for it.
+-- A request to stop that came while the run was held woke its owner, who parks it without having seen the request. The
+-- run stays due for it. One that the owner has seen is no reason: code that breaks down over a request to stop would
+-- break down over it again and again.
+--
+-- A run without a history is bound to no code: nothing of the turn that went wrong was written, so any other code may
+-- begin it.
 CREATE FUNCTION continuum_block(
-    p_session uuid, p_chain uuid, p_token bigint, p_reason text, p_detail jsonb, p_retry_ms bigint
-) RETURNS boolean
+    p_session uuid, p_chain uuid, p_token bigint, p_wake bigint, p_reason text, p_detail jsonb, p_retry_ms bigint
+) RETURNS smallint
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    v_lease record;
+    v_due boolean;
+    v_empty boolean;
 BEGIN
-    PERFORM 1 FROM continuum_leases l
+    SELECT l.run_id, l.wake INTO v_lease FROM continuum_leases l
     WHERE l.chain_id = p_chain AND l.owner = p_session AND l.token = p_token FOR UPDATE;
     IF NOT FOUND THEN
-        RETURN false;
+        RETURN 2;
     END IF;
+    v_due := v_lease.wake <> p_wake
+        AND EXISTS (SELECT 1 FROM continuum_mailbox m WHERE m.chain_id = p_chain AND m.kind = 3);
+    v_empty := NOT EXISTS (SELECT 1 FROM continuum_events e WHERE e.run_id = v_lease.run_id AND e.seq = 1);
     UPDATE continuum_leases l
     SET owner = NULL, token = continuum_next_token(),
-        ticket = CASE WHEN p_retry_ms IS NULL
-                       AND EXISTS (SELECT 1 FROM continuum_mailbox m WHERE m.chain_id = p_chain AND m.kind = 3)
-                      THEN nextval('continuum_tickets') END,
+        claim_key = CASE WHEN v_empty THEN split_part(l.claim_key, '@', 1) ELSE l.claim_key END,
+        ticket = CASE WHEN v_due THEN nextval('continuum_tickets') END,
         blocked = p_reason, block_detail = p_detail, block_count = l.block_count + 1,
         next_timer_at = clock_timestamp() + p_retry_ms * interval '1 millisecond'
     WHERE l.chain_id = p_chain;
-    RETURN true;
+    RETURN CASE WHEN v_due THEN 1 ELSE 0 END;
 END $$;
 
 -- Cancels a run that no worker has begun, at once and without a worker; for any other, posts the request.

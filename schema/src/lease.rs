@@ -182,6 +182,18 @@ pub enum ReleaseOutcome {
     Busy,
 }
 
+impl ReleaseOutcome {
+    /// The outcome behind a code of `continuum_release` or `continuum_block`.
+    fn of(code: i16) -> Self {
+        match code {
+            0 => Self::Released,
+            1 => Self::Due,
+            3 => Self::Busy,
+            _ => Self::NotMine,
+        }
+    }
+}
+
 /// Gives runs back. Each comes with the wake counter of the mail that its engine last read.
 ///
 /// # Errors
@@ -198,39 +210,33 @@ pub async fn release(
         .bind(leases.iter().map(|(l, _)| l.token).collect::<Vec<_>>())
         .bind(leases.iter().map(|(_, wake)| *wake).collect::<Vec<_>>());
     let outcomes: Vec<i16> = database.one(query).await?.try_get(0)?;
-    Ok(outcomes
-        .into_iter()
-        .map(|code| match code {
-            0 => ReleaseOutcome::Released,
-            1 => ReleaseOutcome::Due,
-            3 => ReleaseOutcome::Busy,
-            _ => ReleaseOutcome::NotMine,
-        })
-        .collect())
+    Ok(outcomes.into_iter().map(ReleaseOutcome::of).collect())
 }
 
-/// Parks a run that can't go on, with its reason where people see it; `retry_ms` is when to try it again, if ever.
-/// Returns false when the lease was lost meanwhile.
+/// Parks a run that can't go on, with its reason where people see it; `retry_ms` is when to try it again, if ever. It
+/// comes with the wake counter of the mail that its engine last read: a request to stop that is newer makes it due.
 ///
 /// # Errors
 /// [`Error::Unavailable`] while Postgres is away.
 pub async fn block(
     database: &Database,
     session: Uuid,
-    lease: &Lease,
+    (lease, wake): (&Lease, i64),
     reason: &str,
     detail: &serde_json::Value,
     retry_ms: Option<i64>,
-) -> Result<bool, Error> {
+) -> Result<ReleaseOutcome, Error> {
     let query = database
         .query(BLOCK)
         .bind(session)
         .bind(lease.chain_id)
         .bind(lease.token)
+        .bind(wake)
         .bind(reason.to_owned())
         .bind(without_nul(detail.clone()).to_string())
         .bind(retry_ms);
-    Ok(database.one(query).await?.try_get(0)?)
+    let outcome: i16 = database.one(query).await?.try_get(0)?;
+    Ok(ReleaseOutcome::of(outcome))
 }
 
 /// Postgres can't store a NUL in JSON, and what a panic said must never keep a run from being parked.

@@ -190,6 +190,48 @@ async fn a_run_that_drifts_is_blocked_alone_and_goes_on_with_the_code_that_it_kn
     world.finish([old, new, old_again]).await;
 }
 
+/// Breaks down before it has written anything.
+mod broken {
+    use super::*;
+
+    #[workflow(version = 1)]
+    pub(super) async fn greet(
+        _ctx: &WorkflowContext,
+        _name: String,
+    ) -> Result<String, WorkflowError> {
+        panic!("there are no words yet")
+    }
+}
+
+/// Says nothing of the broken code.
+mod mended {
+    use super::*;
+
+    #[workflow(version = 2)]
+    pub(super) async fn greet(
+        _ctx: &WorkflowContext,
+        name: String,
+    ) -> Result<String, WorkflowError> {
+        Ok(format!("hello {name}"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_panicked_in_its_first_turn_is_bound_to_no_code_and_goes_on_with_any_other() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let old = world.worker(registry![broken::greet]).await;
+    let run = client.start(broken::greet, "Ada".into()).await.unwrap();
+    let blocked = world.until_blocked(run.run_id(), "panicked").await;
+    assert_eq!(blocked.version_hash, None);
+    assert!(world.history(run.run_id()).await.is_empty());
+    old.stop().await;
+
+    let new = world.worker(registry![mended::greet]).await;
+    assert_eq!(run.result_within(PATIENCE).await.unwrap(), "hello Ada");
+    world.finish([old, new]).await;
+}
+
 // ---- code that misbehaves ------------------------------------------------------------------------------------------
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -909,11 +951,8 @@ async fn a_run_that_is_blocked_behind_its_history_can_be_cancelled() {
     world.finish([worker]).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_whose_owners_die_again_and_again_is_quarantined_and_can_be_cancelled() {
-    let world = World::new().await;
-    let client = world.client().await;
-    let run = client.start(parks, 1).await.unwrap();
+/// Three workers die while they hold the only run, of [`parks`].
+async fn quarantine_parks(world: &World) {
     let pin = ClaimKey::pinned("parks", <parks as continuum_worker::Workflow>::HASH);
     let keys = [("parks".to_owned(), pin.clone()), (pin.clone(), pin)]
         .map(|(key, pin)| ClaimKey { key, pin });
@@ -943,6 +982,14 @@ async fn a_run_whose_owners_die_again_and_again_is_quarantined_and_can_be_cancel
         );
         assert_eq!(lease::sweep(&world.database, 10, 3).await.unwrap(), 1);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_owners_die_again_and_again_is_quarantined_and_can_be_cancelled() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let run = client.start(parks, 1).await.unwrap();
+    quarantine_parks(&world).await;
     world.until_blocked(run.run_id(), "quarantined").await;
     let worker = world.worker(registry![parks]).await;
     run.cancel("it kills its workers").await.unwrap();
@@ -954,4 +1001,69 @@ async fn a_run_whose_owners_die_again_and_again_is_quarantined_and_can_be_cancel
         "it was never loaded"
     );
     world.finish([worker]).await;
+}
+
+/// Where the test and the code of [`breaks_down_at_the_gate`] wait for each other.
+static GATE: std::sync::LazyLock<std::sync::Barrier> =
+    std::sync::LazyLock::new(|| std::sync::Barrier::new(2));
+
+#[workflow(version = 1)]
+async fn breaks_down_at_the_gate(ctx: &WorkflowContext, _: ()) -> Result<(), WorkflowError> {
+    ctx.step("sound", || async { Ok(()) }).await?;
+    ctx.signal::<u64>("go").await?;
+    GATE.wait();
+    GATE.wait();
+    panic!("it breaks down here");
+}
+
+/// The next retry is ten minutes away, so only the request itself can end the run in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_cancel_that_comes_while_a_run_breaks_down_is_seen_at_once() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let run = client.start(breaks_down_at_the_gate, ()).await.unwrap();
+    world.often_parked(run.run_id()).await;
+    let worker = world.worker(registry![breaks_down_at_the_gate]).await;
+    run.signal("go", &1_u64).await.unwrap();
+    let pass_the_gate = || tokio::task::spawn_blocking(|| GATE.wait());
+    pass_the_gate().await.unwrap();
+    assert!(!run.cancel("it is too late").await.unwrap());
+    pass_the_gate().await.unwrap();
+    let ended = run.result_within(PATIENCE).await.unwrap_err();
+    assert!(matches!(ended, ClientError::Cancelled(_)), "{ended}");
+    world.finish([worker]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quarantined_run_whose_last_event_is_refused_stays_so_and_is_tried_again_later() {
+    let world = World::new().await;
+    let client = world.client().await;
+    let run = client.start(parks, 1).await.unwrap();
+    let first = world.worker_with(registry![parks], forgetful(&world)).await;
+    world.until_state(run.run_id(), RunState::Waiting).await;
+    first.stop().await;
+    run.signal("other", &0_u64).await.unwrap();
+    quarantine_parks(&world).await;
+    let before = world.history(run.run_id()).await;
+
+    let cancelled = Event::Cancelled {
+        reason: String::new(),
+        unread: Vec::new(),
+    };
+    world.refuse_events(cancelled.kind()).await;
+    let second = world.worker(registry![parks, healthy]).await;
+    run.cancel("it kills its workers").await.unwrap();
+    until("the refusal is told", || async {
+        let (reason, detail) = run.get().await.unwrap().blocked?;
+        let message = detail["message"].as_str()?;
+        (reason == "quarantined" && message.contains("check constraint")).then_some(())
+    })
+    .await;
+    assert_eq!(world.history(run.run_id()).await, before);
+    still_works(&client).await;
+
+    world.take_events_again().await;
+    let ended = run.result_within(PATIENCE).await.unwrap_err();
+    assert!(matches!(ended, ClientError::Cancelled(_)), "{ended}");
+    world.finish([first, second]).await;
 }

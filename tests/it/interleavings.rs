@@ -131,6 +131,21 @@ impl Stage {
             .expect("an answer")[0]
     }
 
+    /// Parks a run for an hour, from a task of its own. Its owner read its mail at `wake`.
+    fn parking(
+        &self,
+        session: Uuid,
+        lease: Lease,
+        wake: i64,
+    ) -> JoinHandle<Result<ReleaseOutcome, Error>> {
+        let database = self.database();
+        tokio::spawn(async move {
+            let detail = serde_json::Value::Null;
+            let held = (&lease, wake);
+            lease::block(&database, session, held, "stuck", &detail, Some(3_600_000)).await
+        })
+    }
+
     async fn finish(self) {
         check(&self.world.database).await;
     }
@@ -804,5 +819,29 @@ async fn an_activity_is_not_born_leased_to_a_closed_session() {
         lease::sweep(&stage.world.database, 100, 20).await.unwrap(),
         1
     );
+    stage.finish().await;
+}
+
+/// Parked for an hour, and the request to stop that its owner did not see is seen now.
+#[tokio::test]
+async fn a_cancel_that_races_with_parking_makes_the_run_due_and_one_that_was_seen_does_not() {
+    let mut stage = Stage::new().await;
+    let (session, lease) = stage.held_run().await;
+    let mut held = Held::begin(&stage.world).await;
+    held.cancel(lease.run_id).await;
+    let parking = stage.parking(session, lease, 0);
+    stage.waits.behind(held.pid(), 1).await;
+    held.commit().await.unwrap();
+    assert_eq!(join(parking).await.unwrap(), ReleaseOutcome::Due);
+
+    let session = stage.session().await;
+    let claimed = stage.claim(session).await.unwrap();
+    let [run] = claimed.as_slice() else {
+        panic!("the run is not due");
+    };
+    assert_eq!(run.mail.len(), 1, "the request");
+    let parking = stage.parking(session, run.lease, run.wake);
+    assert_eq!(join(parking).await.unwrap(), ReleaseOutcome::Released);
+    assert!(stage.claim(session).await.unwrap().is_empty());
     stage.finish().await;
 }

@@ -83,6 +83,15 @@ impl Held {
         (rows[0].get(0), rows[0].get(1))
     }
 
+    /// Posts a request to stop.
+    pub async fn cancel(&mut self, run_id: Uuid) {
+        let sql = format!(
+            "SELECT o_outcome FROM continuum_post(ARRAY['{run_id}'::uuid], ARRAY[3::smallint], ARRAY[NULL::text],
+                 ARRAY['\\x01c0'::bytea], ARRAY[NULL::text], false)"
+        );
+        ask(&mut self.connection, sql).await;
+    }
+
     /// Claims what is due for one workflow; the tokens of the runs.
     pub async fn claim(&mut self, session: Uuid, key: &str, pin: &str) -> Vec<i64> {
         let sql = format!(

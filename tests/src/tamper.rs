@@ -32,6 +32,33 @@ impl World {
         assert_eq!(changed, 1, "there is no event {seq}");
     }
 
+    /// Makes a run look as if it had been parked so often that its next retry is as far away as a retry can be.
+    ///
+    /// # Panics
+    /// If nobody has its lease row.
+    pub async fn often_parked(&self, run_id: Uuid) {
+        let changed = self
+            .tamper(format!(
+                "UPDATE continuum_leases SET block_count = 16 WHERE run_id = '{run_id}'"
+            ))
+            .await;
+        assert_eq!(changed, 1, "the run has no lease row");
+    }
+
+    /// Lets the database refuse every event of a kind; see [`World::take_events_again`].
+    pub async fn refuse_events(&self, kind: i16) {
+        self.tamper(format!(
+            "ALTER TABLE continuum_events ADD CONSTRAINT refused CHECK (kind <> {kind}) NOT VALID"
+        ))
+        .await;
+    }
+
+    /// Ends what [`World::refuse_events`] began.
+    pub async fn take_events_again(&self) {
+        self.tamper("ALTER TABLE continuum_events DROP CONSTRAINT refused")
+            .await;
+    }
+
     /// Drops the last month of the journal, as if time had passed since the months ahead were made.
     pub async fn drop_last_month(&self) {
         self.tamper(

@@ -1,1 +1,1 @@
-SELECT continuum_block($1, $2, $3, $4, $5::jsonb, $6)
+SELECT continuum_block($1, $2, $3, $4, $5, $6::jsonb, $7)

@@ -410,13 +410,9 @@ impl<'a> Stage<'a> {
             .collect();
         let session = self.sessions.real(session);
         let outcomes = lease::release(self.database, session, &leases).await?;
-        let told = outcomes.into_iter().map(|outcome| match outcome {
-            ReleaseOutcome::Released => Released::Cold,
-            ReleaseOutcome::Due => Released::Due,
-            ReleaseOutcome::NotMine => Released::NotMine,
-            ReleaseOutcome::Busy => Released::Busy,
-        });
-        Ok(Answer::Released(told.collect()))
+        Ok(Answer::Released(
+            outcomes.into_iter().map(released).collect(),
+        ))
     }
 
     async fn block(&mut self, session: usize, hold: &Hold, retry: Retry) -> Result<Answer, Error> {
@@ -428,8 +424,9 @@ impl<'a> Stage<'a> {
             Retry::InAnHour => Some(3_600_000),
         };
         let detail = serde_json::Value::Null;
-        let done = lease::block(self.database, session, &lease, "stuck", &detail, retry_ms).await?;
-        Ok(Answer::Told(done))
+        let held = (&lease, hold.wake);
+        let done = lease::block(self.database, session, held, "stuck", &detail, retry_ms).await?;
+        Ok(Answer::Released(vec![released(done)]))
     }
 
     // ---- appends ----
@@ -713,4 +710,13 @@ fn kind(of: &str) -> u8 {
 
 fn count(rows: impl TryInto<usize>) -> usize {
     rows.try_into().unwrap_or(NOBODY)
+}
+
+fn released(outcome: ReleaseOutcome) -> Released {
+    match outcome {
+        ReleaseOutcome::Released => Released::Cold,
+        ReleaseOutcome::Due => Released::Due,
+        ReleaseOutcome::NotMine => Released::NotMine,
+        ReleaseOutcome::Busy => Released::Busy,
+    }
 }

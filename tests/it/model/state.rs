@@ -500,13 +500,15 @@ impl Model {
 
     fn block(&mut self, session: usize, hold: &Hold, retry: Retry) -> Answer {
         let (moment, token) = (self.moment, self.next_token());
+        let empty = self.chains[hold.run].history.is_empty();
         let Some(lease) = self.held_lease(session, hold.run, hold.token) else {
-            return Answer::Told(false);
+            return Answer::Released(vec![Released::NotMine]);
         };
         let asked_to_stop = lease.mail.iter().any(|m| m.kind == MailKind::Cancel);
+        let due = asked_to_stop && lease.wake != hold.wake;
         lease.owner = None;
         lease.token = token;
-        lease.ticket = (retry == Retry::Never && asked_to_stop).then_some(moment);
+        lease.ticket = due.then_some(moment);
         lease.blocked = Some("stuck");
         lease.block_count += 1;
         lease.next = match retry {
@@ -514,7 +516,8 @@ impl Model {
             Retry::AtOnce => Some((Next::Retry, Some((true, moment.cast_signed())))),
             Retry::InAnHour => Some((Next::Retry, None)),
         };
-        Answer::Told(true)
+        lease.unbind(empty);
+        Answer::Released(vec![if due { Released::Due } else { Released::Cold }])
     }
 
     fn sweep(&mut self, crash_limit: i32) -> Answer {

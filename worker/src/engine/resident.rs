@@ -41,6 +41,29 @@ pub(crate) enum Stuck {
     Quarantined,
 }
 
+/// What it takes to park a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    pub(crate) lease: Lease,
+    /// The wake counter of the mail that was last read.
+    pub(crate) wake: i64,
+    /// How often the run was parked before.
+    pub(crate) tries: i32,
+    /// It takes its workers down, and stays known for that until it has ended.
+    pub(crate) quarantined: bool,
+}
+
+impl Standing {
+    pub(crate) fn of(run: &ClaimedRun) -> Self {
+        Self {
+            lease: run.lease,
+            wake: run.wake,
+            tries: run.block_count,
+            quarantined: run.quarantined,
+        }
+    }
+}
+
 /// A request to stop a run that can't be loaded.
 pub(crate) struct Cancel {
     reason: String,
@@ -252,9 +275,14 @@ impl Resident {
         Ok(resident)
     }
 
-    /// How often the run was parked before, this claim included.
-    pub(crate) fn block_count(&self) -> i32 {
-        self.block_count
+    /// What it takes to park the run.
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            lease: self.lease,
+            wake: self.wake,
+            tries: self.block_count,
+            quarantined: false,
+        }
     }
 
     // ---- inputs ----------------------------------------------------------------------------------------------------
@@ -266,8 +294,9 @@ impl Resident {
             let present: HashSet<i64> = mailbox.mail.iter().map(|m| m.mail_id).collect();
             self.known_mail.retain(|id| present.contains(id));
         }
+        self.take_mail(mailbox.mail)?;
         self.wake = mailbox.wake;
-        self.take_mail(mailbox.mail)
+        Ok(())
     }
 
     fn take_mail(&mut self, mail: Vec<Mail>) -> Result<(), Stuck> {

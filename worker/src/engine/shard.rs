@@ -22,7 +22,7 @@ use uuid::Uuid;
 use super::alarms::Alarms;
 use super::core::{Advancing, Core};
 use super::journal::QueuedAppend;
-use super::resident::{Action, Cancel, Outcome, Resident, Stuck};
+use super::resident::{Action, Cancel, Outcome, Resident, Standing, Stuck};
 use super::service::panic_text;
 use crate::error::{ActivityError, kind};
 use crate::replay::Blocked;
@@ -245,7 +245,7 @@ pub(crate) struct Shard {
     /// than what that claim read.
     early_wakes: HashMap<Uuid, Instant>,
     /// Runs that are being ended without an engine.
-    cancelling: HashMap<Uuid, Lease>,
+    cancelling: HashMap<Uuid, Standing>,
     drain: Option<Drain>,
 }
 
@@ -390,7 +390,7 @@ impl Shard {
         }
         // A newer claim of a run that is here already voids the old engine.
         self.remove(run.lease.run_id);
-        let (lease, tries) = (run.lease, run.block_count);
+        let standing = Standing::of(&run);
         let cancel = Cancel::asked(&run);
         let core = Arc::clone(&self.core);
         let loaded = if run.quarantined {
@@ -402,11 +402,11 @@ impl Shard {
             (Ok(resident), _) => self.admit(resident),
             (Err(_), Some(cancel)) => {
                 self.core.residents_changed(-1);
-                self.cancel_unloaded(session, lease, cancel);
+                self.cancel_unloaded(session, standing, cancel);
             }
             (Err(stuck), None) => {
                 self.core.residents_changed(-1);
-                self.park(lease, tries, stuck);
+                self.park(standing, &stuck);
             }
         }
     }
@@ -425,8 +425,9 @@ impl Shard {
     }
 
     /// A run that can't go on can still be cancelled: its last event follows the history, which is not looked at.
-    fn cancel_unloaded(&mut self, session: Uuid, lease: Lease, cancel: Cancel) {
-        self.cancelling.insert(lease.run_id, lease);
+    fn cancel_unloaded(&mut self, session: Uuid, standing: Standing, cancel: Cancel) {
+        let lease = standing.lease;
+        self.cancelling.insert(lease.run_id, standing);
         let append = cancel.append(lease, self.core.clock.now());
         // The writer is gone only when the worker stops.
         drop(self.journal.send(QueuedAppend { session, append }));
@@ -436,6 +437,13 @@ impl Shard {
         let resident = self.residents.remove(&run_id)?;
         self.core.residents_changed(-1);
         Some(resident)
+    }
+
+    /// Parks a run that is here.
+    fn remove_stuck(&mut self, run_id: Uuid, stuck: &Stuck) {
+        if let Some(resident) = self.remove(run_id) {
+            self.park(resident.standing(), stuck);
+        }
     }
 
     fn session_lost(&mut self) {
@@ -451,19 +459,21 @@ impl Shard {
     }
 
     /// Puts a run that can't go on where people see it, and nobody claims it before its time.
-    fn park(&self, lease: Lease, tries: i32, stuck: Stuck) {
+    fn park(&self, standing: Standing, stuck: &Stuck) {
         let Some(session) = self.core.session() else {
             return;
         };
+        let Standing { lease, wake, .. } = standing;
         let core = Arc::clone(&self.core);
-        let (reason, detail, retry_ms) = parked(tries, &stuck);
+        let (reason, detail, retry_ms) = parked(standing, stuck);
         core.metrics.runs.blocked.inc();
         tracing::error!(run_id = %lease.run_id, reason, %detail, "run.blocked");
         tokio::spawn(async move {
             let mut backoff = Backoff::new(Duration::from_secs(1));
             while core.is_current(session) {
-                match lease::block(&core.database, session, &lease, reason, &detail, retry_ms).await
-                {
+                let held = (&lease, wake);
+                match lease::block(&core.database, session, held, reason, &detail, retry_ms).await {
+                    Ok(ReleaseOutcome::Due) => return core.ring_ready(0),
                     Ok(_) => return,
                     Err(error) if error.is_transient() => tokio::time::sleep(backoff.next()).await,
                     Err(error) => {
@@ -644,13 +654,10 @@ impl Shard {
             let Some(resident) = self.by_chain(chain_id) else {
                 continue;
             };
-            let (lease, tries) = (resident.lease, resident.block_count());
+            let run_id = resident.lease.run_id;
             match resident.take_mailbox(mailbox, epoch) {
-                Ok(()) => self.ready.push(lease.run_id),
-                Err(stuck) => {
-                    self.remove(lease.run_id);
-                    self.park(lease, tries, stuck);
-                }
+                Ok(()) => self.ready.push(run_id),
+                Err(stuck) => self.remove_stuck(run_id, &stuck),
             }
         }
     }
@@ -748,7 +755,7 @@ impl Shard {
             };
             (resident.lease, held)
         });
-        let cancelling = self.cancelling.values().map(|lease| (*lease, Held::Busy));
+        let cancelling = self.cancelling.values().map(|standing| (standing.lease, Held::Busy));
         engines.chain(cancelling).collect()
     }
 
@@ -796,7 +803,7 @@ impl Shard {
         };
         core.metrics.runs.turns.inc();
         resident.active_at = Instant::now();
-        let (lease, tries) = (resident.lease, resident.block_count());
+        let lease = resident.lease;
         match resident.turn(&core) {
             Ok(Outcome::Idle) => {}
             Ok(Outcome::Act(actions)) => self.act(session, lease, actions),
@@ -807,10 +814,7 @@ impl Shard {
                     append: *append,
                 }));
             }
-            Err(stuck) => {
-                self.remove(run_id);
-                self.park(lease, tries, stuck);
-            }
+            Err(stuck) => self.remove_stuck(run_id, &stuck),
         }
         if let Some(resident) = self.residents.get_mut(&run_id) {
             resident.count(&core);
@@ -818,11 +822,13 @@ impl Shard {
     }
 
     fn appended(&mut self, lease: Lease, answer: Answer) {
-        if self.cancelling.get(&lease.run_id) == Some(&lease) {
+        let cancelling = self.cancelling.get(&lease.run_id).copied();
+        if let Some(standing) = cancelling.filter(|s| s.lease == lease) {
             self.cancelling.remove(&lease.run_id);
             match answer {
                 Answer::Committed => self.tell_end(lease.run_id),
-                Answer::Refused | Answer::Failed(_) => self.release(vec![(lease, -1)]),
+                Answer::Refused => self.release(vec![(lease, -1)]),
+                Answer::Failed(reason) => self.park(standing, &Stuck::Refused(reason)),
             }
             return;
         }
@@ -842,11 +848,7 @@ impl Shard {
                 self.remove(lease.run_id);
                 self.release(vec![(lease, -1)]);
             }
-            Answer::Failed(reason) => {
-                let tries = resident.block_count();
-                self.remove(lease.run_id);
-                self.park(lease, tries, Stuck::Refused(reason));
-            }
+            Answer::Failed(reason) => self.remove_stuck(lease.run_id, &Stuck::Refused(reason)),
         }
     }
 
@@ -950,9 +952,9 @@ fn step_outcome(
 }
 
 /// The word, the details and the next try of a run that can't go on.
-fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option<i64>) {
+fn parked(standing: Standing, stuck: &Stuck) -> (&'static str, serde_json::Value, Option<i64>) {
     let retry = BLOCK_RETRY_MS
-        .checked_shl(u32::try_from(tries).unwrap_or(0).min(16))
+        .checked_shl(u32::try_from(standing.tries).unwrap_or(0).min(16))
         .unwrap_or(BLOCK_RETRY_MAX_MS)
         .min(BLOCK_RETRY_MAX_MS);
     match stuck {
@@ -966,7 +968,12 @@ fn parked(tries: i32, stuck: &Stuck) -> (&'static str, serde_json::Value, Option
         }
         Stuck::Refused(reason) => {
             let detail = serde_json::json!({ "message": reason });
-            ("refused", detail, Some(retry))
+            let word = if standing.quarantined {
+                "quarantined"
+            } else {
+                "refused"
+            };
+            (word, detail, Some(retry))
         }
         Stuck::Blocked(blocked) => {
             let word = match blocked {
