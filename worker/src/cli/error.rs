@@ -36,7 +36,7 @@ pub(super) const EXIT_CODES: [(u8, &str); 9] = [
     (0, "done"),
     (1, "the run failed or was cancelled"),
     (2, "wrong usage or bad input; nothing was done"),
-    (3, "there is no such run"),
+    (3, "there is no such run or worker"),
     (
         4,
         "conflict: the key names another run, or the run has ended",
@@ -269,6 +269,7 @@ mod tests {
             Code::DatabaseVersion,
             Code::DatabaseRefused,
             Code::TimedOut,
+            Code::NotDrained,
             Code::Interrupted,
             Code::OutputClosed,
         ] {

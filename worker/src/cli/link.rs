@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use continuum_bus::{Bus, BusState};
+use continuum_bus::{Bus, BusState, Subjects};
 use continuum_schema::{Database, migration};
 
 use super::error::CliError;
@@ -71,7 +71,9 @@ impl ClientArgs {
 
     async fn open_with(&self, limits: Limits) -> Result<Link, CliError> {
         let target = self.database.target(&self.instance)?;
-        let bus = match self.nats.config(&target, "continuum command")? {
+        let nats = self.nats.config(&target, "continuum command")?;
+        let has_nats = nats.is_some();
+        let bus = match nats {
             Some(config) => Bus::connect(config).await?,
             // A `dev` without NATS polls.
             None => Bus::memory(),
@@ -81,8 +83,10 @@ impl ClientArgs {
         checked.map_err(|error| target.reached(error))?;
         Ok(Link {
             client: Client::new(database.clone(), bus.clone(), &target.instance, limits),
+            subjects: Subjects::new(&target.instance),
             database,
             bus,
+            has_nats,
             warning,
         })
     }
@@ -108,7 +112,10 @@ async fn connected(bus: &Bus) -> Option<String> {
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) database: Database,
-    bus: Bus,
+    pub(super) bus: Bus,
+    pub(super) subjects: Subjects,
+    /// Whether the bus reaches anybody but this process.
+    pub(super) has_nats: bool,
     /// What is wrong with NATS.
     pub(super) warning: Option<String>,
 }

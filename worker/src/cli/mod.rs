@@ -5,7 +5,7 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `dev`, `migrate`, `worker`, `start`, `signal`, `cancel`, `wait`, `runs`, `signals`, `health` | the commands, a file each |
+//! | `dev`, `migrate`, `worker`, `start`, `signal`, `cancel`, `wait`, `runs`, `signals`, `workers`, `health` | the commands, a file each |
 //! | `settings`, `dev_file` | flags and variables, and what they become |
 //! | `link` | the connections of a client's command |
 //! | `input`, `run_ref` | what users write: JSON, and the names of runs |
@@ -34,6 +34,7 @@ mod start;
 mod stop;
 mod wait;
 mod worker;
+mod workers;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -81,6 +82,8 @@ enum Command {
     Runs(runs::RunsCommand),
     #[command(subcommand)]
     Signals(signals::SignalsCommand),
+    #[command(subcommand)]
+    Workers(workers::WorkersCommand),
     Health(health::HealthArgs),
 }
 
@@ -171,6 +174,7 @@ fn run_command(cli: Cli, context: Context<'_>) -> Result<(), CliError> {
             Command::Wait(args) => Box::pin(wait::run(args, context)).await,
             Command::Runs(command) => Box::pin(runs::run(command, context)).await,
             Command::Signals(command) => Box::pin(signals::run(command, context)).await,
+            Command::Workers(command) => Box::pin(workers::run(command, context)).await,
             Command::Health(args) => Box::pin(health::run(args, context)).await,
         }
     });
@@ -227,7 +231,8 @@ continuum dev                                  a private cluster with this progr
 continuum start order_flow --input '{\"id\": 7}'
 continuum runs list
 continuum runs show key:order-7
-continuum worker                               serve the cluster of CONTINUUM_DATABASE_URL";
+continuum worker                               serve the cluster of CONTINUUM_DATABASE_URL
+continuum workers list                         who serves it";
 
 /// Examples as a part of a help text.
 fn examples(lines: &str) -> String {

@@ -1,6 +1,8 @@
 //! What goes to the terminal: text with tables and colours, or one JSON document.
 
+use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -113,8 +115,13 @@ impl Output {
 
     /// A cell with the state of a run.
     pub(super) fn state_cell(&self, state: RunState) -> Cell {
-        let cell = Cell::new(state.name());
-        match state_color(state) {
+        self.toned_cell(state.name(), tone(state))
+    }
+
+    /// A cell with a word whose tone tells how good it is.
+    pub(super) fn toned_cell(&self, word: &str, tone: Tone) -> Cell {
+        let cell = Cell::new(word);
+        match tone.colors() {
             Some(Colors { cell: color, .. }) if self.colored => cell.fg(color),
             _ => cell,
         }
@@ -150,27 +157,91 @@ struct Colors {
     text: AnsiColor,
 }
 
-fn state_color(state: RunState) -> Option<Colors> {
-    let (cell, text) = match state {
-        RunState::Completed => (Color::DarkGreen, AnsiColor::Green),
-        RunState::Failed | RunState::Blocked => (Color::DarkRed, AnsiColor::Red),
-        RunState::Unserved | RunState::Cancelled => (Color::DarkYellow, AnsiColor::Yellow),
-        RunState::Running => (Color::DarkCyan, AnsiColor::Cyan),
-        RunState::Pending | RunState::Waiting => return None,
-    };
-    Some(Colors { cell, text })
+/// How good a state is, for the eye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tone {
+    Good,
+    Busy,
+    Warning,
+    Bad,
+    Plain,
+}
+
+impl Tone {
+    fn colors(self) -> Option<Colors> {
+        let (cell, text) = match self {
+            Self::Good => (Color::DarkGreen, AnsiColor::Green),
+            Self::Busy => (Color::DarkCyan, AnsiColor::Cyan),
+            Self::Warning => (Color::DarkYellow, AnsiColor::Yellow),
+            Self::Bad => (Color::DarkRed, AnsiColor::Red),
+            Self::Plain => return None,
+        };
+        Some(Colors { cell, text })
+    }
+}
+
+fn tone(state: RunState) -> Tone {
+    match state {
+        RunState::Completed => Tone::Good,
+        RunState::Failed | RunState::Blocked => Tone::Bad,
+        RunState::Unserved | RunState::Cancelled => Tone::Warning,
+        RunState::Running => Tone::Busy,
+        RunState::Pending | RunState::Waiting => Tone::Plain,
+    }
 }
 
 /// The state of a run in its colour.
 pub(super) fn state_text(state: RunState) -> String {
-    let style = state_color(state).map_or_else(Style::new, |colors| colors.text.on_default());
-    format!("{style}{}{style:#}", state.name())
+    toned_text(state.name(), tone(state))
+}
+
+/// A word in the colour of its tone.
+pub(super) fn toned_text(word: &str, tone: Tone) -> String {
+    let style = tone
+        .colors()
+        .map_or_else(Style::new, |colors| colors.text.on_default());
+    format!("{style}{word}{style:#}")
+}
+
+/// Lines of a label and a value.
+#[derive(Default)]
+pub(super) struct Page {
+    pub(super) text: String,
+}
+
+impl Page {
+    pub(super) fn line(&mut self, label: &str, value: impl std::fmt::Display) {
+        // Further lines of a value stand below the first.
+        let value = value.to_string().replace('\n', &format!("\n{:11}", ""));
+        writeln!(self.text, "{label:<10} {value}")
+            .expect("a String takes whatever is written to it");
+    }
+
+    pub(super) fn optional(&mut self, label: &str, value: Option<impl std::fmt::Display>) {
+        if let Some(value) = value {
+            self.line(label, value);
+        }
+    }
+
+    /// Adds a table below the lines.
+    pub(super) fn table(&mut self, table: &str) {
+        if !table.is_empty() {
+            self.text.push('\n');
+            self.text.push_str(table);
+        }
+    }
+}
+
+/// An age as its two largest units: `3m 20s`, `5d 4h`.
+pub(super) fn age_text(age: Duration) -> String {
+    let text = humantime::format_duration(Duration::from_secs(age.as_secs())).to_string();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
 /// The time between two moments, to the millisecond.
 pub(super) fn span(from: OffsetDateTime, to: OffsetDateTime) -> String {
     let millis = u64::try_from((to - from).whole_milliseconds()).unwrap_or(0);
-    humantime::format_duration(std::time::Duration::from_millis(millis)).to_string()
+    humantime::format_duration(Duration::from_millis(millis)).to_string()
 }
 
 #[cfg(test)]

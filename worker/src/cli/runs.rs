@@ -1,8 +1,5 @@
 //! `runs`: look at runs and their histories.
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
 use clap::{Args, Subcommand, ValueEnum};
 use comfy_table::Cell;
 use continuum_schema::activity::{self, OpenActivity};
@@ -15,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::CliError;
 use super::link::ReaderArgs;
-use super::output::{Output, span, state_text};
+use super::output::{Output, Page, age_text, span, state_text};
 use super::run_ref::RunArgs;
 use super::settings::namespace;
 use super::{Context, examples};
@@ -176,11 +173,9 @@ fn list_table(output: &Output, runs: &[Run], now: OffsetDateTime) -> String {
     output.table(&["RUN", "WORKFLOW", "KEY", "STATE", "AGE", "NOTE"], rows)
 }
 
-/// The time since a moment, as its two largest units: `3m 20s`, `5d 4h`.
+/// The time since a moment.
 fn age(since: OffsetDateTime, now: OffsetDateTime) -> String {
-    let seconds = (now - since).whole_seconds().max(0).unsigned_abs();
-    let text = humantime::format_duration(Duration::from_secs(seconds)).to_string();
-    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+    age_text((now - since).try_into().unwrap_or_default())
 }
 
 const SHOW_EXAMPLES: &str = "\
@@ -260,32 +255,8 @@ fn show_text(output: &Output, run: &Run, activities: &[OpenActivity]) -> String 
         "unread",
         (run.unread > 0).then(|| format!("{} signals that it ended without reading", run.unread)),
     );
-    if !activities.is_empty() {
-        page.text.push('\n');
-        page.text.push_str(&activity_table(output, activities));
-    }
+    page.table(&activity_table(output, activities));
     page.text
-}
-
-/// Lines of a label and a value.
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-impl Page {
-    fn line(&mut self, label: &str, value: impl std::fmt::Display) {
-        // Further lines of a value stand below the first.
-        let value = value.to_string().replace('\n', &format!("\n{:11}", ""));
-        writeln!(self.text, "{label:<10} {value}")
-            .expect("a String takes whatever is written to it");
-    }
-
-    fn optional(&mut self, label: &str, value: Option<impl std::fmt::Display>) {
-        if let Some(value) = value {
-            self.line(label, value);
-        }
-    }
 }
 
 fn activity_table(output: &Output, activities: &[OpenActivity]) -> String {

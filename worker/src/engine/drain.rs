@@ -55,18 +55,47 @@ impl Drained {
 impl std::fmt::Display for Drained {
     /// What was left, in words.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_clean() {
-            return f.write_str("nothing is left behind");
+        let mut left = Vec::new();
+        match self.runs_left {
+            0 => {}
+            1 => left.push("1 run".to_owned()),
+            count => left.push(format!("{count} runs")),
         }
-        write!(
-            f,
-            "left behind: {} runs, {} activities",
-            self.runs_left, self.activities_left
-        )?;
-        match self.session_left {
-            true => f.write_str(", the open session"),
-            false => Ok(()),
+        match self.activities_left {
+            0 => {}
+            1 => left.push("1 activity".to_owned()),
+            count => left.push(format!("{count} activities")),
         }
+        if self.session_left {
+            left.push("the open session".to_owned());
+        }
+        match left.is_empty() {
+            true => f.write_str("nothing is left behind"),
+            false => write!(f, "left behind: {}", left.join(", ")),
+        }
+    }
+}
+
+/// How the reason of a session begins that its own worker closed after a drain; what was left follows, if anything was.
+const CLOSED_BY_DRAIN: &str = "drained";
+
+impl Drained {
+    /// Why its session is closed, for people.
+    fn close_reason(&self) -> String {
+        match self.is_clean() {
+            true => CLOSED_BY_DRAIN.to_owned(),
+            false => format!("{CLOSED_BY_DRAIN}; {self}"),
+        }
+    }
+}
+
+/// What the reason of a closed session says that its drain left; `None` where it did not end by a drain, an empty text
+/// where nothing was left.
+pub(crate) fn left_by_drain(close_reason: &str) -> Option<&str> {
+    let left = close_reason.strip_prefix(CLOSED_BY_DRAIN)?;
+    match left.is_empty() {
+        true => Some(left),
+        false => left.strip_prefix("; "),
     }
 }
 
@@ -160,10 +189,7 @@ async fn leave_residents(tasks: &Tasks, deadline: Instant) {
 
 /// Closes the session, so that others go on at once with whatever is left. Returns whether it could be.
 async fn close_session(core: &Core, session: Uuid, drained: &Drained) -> bool {
-    let reason = match drained.is_clean() {
-        true => "drained".to_owned(),
-        false => format!("drained; {drained}"),
-    };
+    let reason = drained.close_reason();
     let close = session::close(&core.control, session, None, &reason);
     let closed = matches!(tokio::time::timeout(CLOSE_MAX, close).await, Ok(Ok(_)));
     if !closed {
@@ -183,5 +209,27 @@ async fn leave_bus(core: &Arc<Core>, tasks: &Tasks) {
     drop(tokio::time::timeout(SERVICES_MAX, tasks.services.wait()).await);
     if let BusSource::Nats(_) = core.config.bus {
         core.bus.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_is_read_back_from_the_reason() {
+        let clean = Drained::default();
+        assert_eq!(left_by_drain(&clean.close_reason()), Some(""));
+        let left = Drained {
+            runs_left: 1,
+            activities_left: 2,
+            ..clean
+        };
+        assert_eq!(
+            left_by_drain(&left.close_reason()),
+            Some("left behind: 1 run, 2 activities")
+        );
+        assert_eq!(left_by_drain("its process is gone"), None);
+        assert_eq!(left_by_drain("drained by others"), None);
     }
 }

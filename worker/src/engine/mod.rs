@@ -50,6 +50,7 @@ use self::activities::Activities;
 pub(crate) use self::core::Core;
 pub use self::drain::Drained;
 use self::drain::Tasks;
+pub(crate) use self::drain::left_by_drain;
 use self::shard::{Message, Shard, Shards};
 use crate::client::Client;
 use crate::config::{BusSource, ConfigError, WorkerConfig};

@@ -2,11 +2,13 @@
 
 mod payload;
 mod run;
+mod worker;
 
 use time::OffsetDateTime;
 
 pub(crate) use payload::{PayloadView, cut, escape_controls, full, one_line};
 pub(crate) use run::*;
+pub(crate) use worker::{SessionDetailView, SessionView, Standing, loaded};
 
 /// A moment for people, in UTC to the second.
 pub(crate) fn moment(at: OffsetDateTime) -> String {

@@ -21,7 +21,7 @@ use crate::replay::Blocked;
 const DETAIL_CHARS_MAX: usize = 120;
 
 /// A moment for programs.
-fn timestamp(at: OffsetDateTime) -> String {
+pub(super) fn timestamp(at: OffsetDateTime) -> String {
     at.format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }
 
