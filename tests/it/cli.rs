@@ -32,7 +32,7 @@ fn program(arguments: &[&str]) -> Command {
 }
 
 /// The same, told where a world is.
-fn program_in(world: &World, arguments: &[&str]) -> Command {
+pub(crate) fn program_in(world: &World, arguments: &[&str]) -> Command {
     let mut command = program(arguments);
     command
         .env("CONTINUUM_DATABASE_URL", world.database_config().url)
@@ -43,10 +43,10 @@ fn program_in(world: &World, arguments: &[&str]) -> Command {
 
 /// How a command ended and what it printed.
 #[derive(Debug)]
-struct Ended {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Ended {
@@ -54,14 +54,14 @@ impl Ended {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    fn error(&self) -> Value {
+    pub(crate) fn error(&self) -> Value {
         let document: Value =
             serde_json::from_str(&self.stderr).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         document["error"].clone()
     }
 
     #[track_caller]
-    fn assert_code(&self, code: i32) -> &Self {
+    pub(crate) fn assert_code(&self, code: i32) -> &Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }
@@ -77,15 +77,15 @@ impl From<Output> for Ended {
     }
 }
 
-async fn run(mut command: Command) -> Ended {
+pub(crate) async fn run(mut command: Command) -> Ended {
     command.output().await.unwrap().into()
 }
 
-async fn run_in(world: &World, arguments: &[&str]) -> Ended {
+pub(crate) async fn run_in(world: &World, arguments: &[&str]) -> Ended {
     run(program_in(world, arguments)).await
 }
 
-async fn json_in(world: &World, arguments: &[&str]) -> Value {
+pub(crate) async fn json_in(world: &World, arguments: &[&str]) -> Value {
     let ended = run_in(world, &[arguments, &["--format", "json"]].concat()).await;
     ended.assert_code(0).stdout_json()
 }
@@ -97,7 +97,7 @@ fn worker_of(world: &World) -> Child {
     command.spawn().unwrap()
 }
 
-fn signal(process: &Child, signal: Signal) {
+pub(crate) fn signal(process: &Child, signal: Signal) {
     let pid = process.id().expect("it has not been waited for");
     kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();
 }

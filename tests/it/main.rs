@@ -13,6 +13,7 @@ mod docs;
 mod failover;
 mod faults;
 mod fuzz;
+mod http;
 mod interleavings;
 mod migrations;
 mod model;

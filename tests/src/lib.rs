@@ -3,6 +3,7 @@
 
 mod bouncer;
 mod checker;
+mod http;
 mod look;
 mod observe;
 mod process;
@@ -15,6 +16,7 @@ mod world;
 
 pub use bouncer::Bouncer;
 pub use checker::check;
+pub use http::{Answer, ask};
 pub use look::{Held, Waits};
 pub use observe::{metric, until};
 pub use process::{ProcessSettings, WorkerProcess, serve};
