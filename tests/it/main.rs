@@ -10,6 +10,7 @@ mod clock;
 mod commit_points;
 mod crash;
 mod docs;
+mod drain;
 mod failover;
 mod faults;
 mod fuzz;

@@ -214,6 +214,15 @@ impl World {
         ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
     }
 
+    /// How many transactions wrote the lease rows as they are now.
+    ///
+    /// # Panics
+    /// If Postgres does not answer.
+    pub async fn writers_of_leases(&self) -> i64 {
+        let sql = "SELECT count(DISTINCT xmin::text) FROM continuum_leases";
+        ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
+    }
+
     /// Why a session was closed; `None` while it is open.
     ///
     /// # Panics

@@ -44,8 +44,28 @@ async fn toil(_ctx: ActivityContext, _input: ()) -> Result<(), ActivityError> {
     Ok(())
 }
 
+/// Many short effects of every kind.
+#[workflow(version = 1)]
+async fn errands(ctx: &WorkflowContext, count: u64) -> Result<u64, WorkflowError> {
+    let mut done = 0;
+    for _ in 0..count {
+        done += ctx.activity(errand, ()).await?;
+        let stepped: u64 = ctx.step("stop-over", || async { Ok(1) }).await?;
+        done += stepped;
+        ctx.sleep(Duration::from_millis(3)).await?;
+    }
+    Ok(done)
+}
+
+/// Its one attempt is lost with its worker, unless that ends it or hands it back.
+#[activity(retry(max_attempts = 1))]
+async fn errand(_ctx: ActivityContext, _input: ()) -> Result<u64, ActivityError> {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    Ok(1)
+}
+
 fn main() -> ExitCode {
     continuum_worker::main(continuum_worker::registry![
-        add, increment, approval, pay, decline, work, toil
+        add, increment, approval, pay, decline, work, toil, errands, errand
     ])
 }

@@ -438,6 +438,7 @@ async fn claim_all(core: &Arc<Core>, session: Uuid) -> Result<(), continuum_sche
             return Ok(());
         };
         let limit = i32::try_from(wanted).unwrap_or(1);
+        core.metrics.activities.claims.inc();
         let claimed = activity::claim(
             &core.database,
             session,

@@ -70,6 +70,10 @@ async fn claim_all(
         }
         let limit = room.min(CLAIM_MAX);
         let from = floor.begin(core).await?;
+        if core.draining.is_cancelled() {
+            return Ok(());
+        }
+        core.metrics.runs.claims.inc();
         let began = Instant::now();
         let runs = lease::claim(
             &core.database,
@@ -100,9 +104,6 @@ async fn claim_all(
         keys.rotate_left(1);
         if count < limit {
             floor.exhausted(began);
-            return Ok(());
-        }
-        if core.draining.is_cancelled() {
             return Ok(());
         }
     }

@@ -128,6 +128,7 @@ impl WorkerMetrics {
 
 /// Runs in this worker.
 pub(crate) struct RunMetrics {
+    pub(crate) claims: Counter,
     pub(crate) claimed: Counter,
     pub(crate) ended: Counter,
     pub(crate) blocked: Counter,
@@ -139,6 +140,10 @@ pub(crate) struct RunMetrics {
 impl RunMetrics {
     fn new(book: &mut Book) -> Self {
         Self {
+            claims: book.counter(
+                "run_claims",
+                "Questions for due runs that this worker put to Postgres, be they answered with runs or with none",
+            ),
             claimed: book.counter("runs_claimed", "Runs that this worker claimed"),
             ended: book.counter("runs_ended", "Runs whose last event this worker appended"),
             blocked: book.counter(
@@ -207,6 +212,7 @@ impl JournalMetrics {
 
 /// Activities in this worker; each attempt counts.
 pub(crate) struct ActivityMetrics {
+    pub(crate) claims: Counter,
     pub(crate) started: Counter,
     pub(crate) completed: Counter,
     pub(crate) failed: Counter,
@@ -224,6 +230,10 @@ impl ActivityMetrics {
             ["completed", "failed", "cancelled"],
         );
         Self {
+            claims: book.counter(
+                "activity_claims",
+                "Questions for waiting activities that this worker put to Postgres",
+            ),
             started: book.counter(
                 "activities_started",
                 "Attempts of activities that began here",
