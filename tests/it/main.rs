@@ -26,3 +26,4 @@ mod residents;
 mod sharing;
 mod signals;
 mod tidy;
+mod workers;
