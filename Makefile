@@ -1,7 +1,7 @@
 # `make` prints the list of targets.
 
 CARGO ?= cargo
-BENCH_FLAGS := $(if $(QUICK),--quick)
+BENCH_FLAGS := $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(PROFILE),--profile)
 SECONDS ?= 60
 TARGETS ?= event payload subject signal cli_json replay
 FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=1
@@ -27,7 +27,7 @@ test: setup ## Run all tests: unit, integration, documentation
 check: ## Run the whole gate: format, lints, tests, documentation
 	@.ci/run
 
-bench: setup ## Run the benchmarks (QUICK=1 for a short round)
+bench: setup ## Run the benchmarks (QUICK=1 for a short round, ONLY=w5,held, SCALE=0.1, PROFILE=1)
 	@echo "bench: building for release and measuring on private servers"
 	@$(CARGO) run --release -p continuum-benches -- $(BENCH_FLAGS)
 

@@ -1,25 +1,19 @@
 //! The loads: W1 to W4. The client is this process, the worker another one.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use continuum_schema::{Seq, journal};
+use continuum_schema::journal;
 use continuum_worker::{Client, ClientError, RunHandle};
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use serde::Serialize;
 
+use crate::crowd::{self, IN_FLIGHT};
 use crate::floors::Floors;
-use crate::flows::{self, JOINED, SEQUENCE};
-use crate::meter::{CostPerRun, Meter, Usage};
+use crate::flows::{self, JOINED, SEQUENCE, WAITING_AT};
+use crate::meter::{CostPerRun, Meter, Profile, Usage};
 use crate::report::Percentiles;
 use crate::stage::{Servers, Stage, WorkerProcess};
-
-/// Runs in flight in W1 and W1a.
-const IN_FLIGHT: usize = 200;
-
-/// The load before a measurement begins: connections, plans and caches are then as they stay.
-const WARM_UP: Duration = Duration::from_millis(1_500);
 
 /// Runs before the measured ones of W2 and W3.
 const WARM_UP_RUNS: usize = 20;
@@ -27,11 +21,8 @@ const WARM_UP_RUNS: usize = 20;
 /// Commits that are measured before each run of W4.
 const COMMITS_BETWEEN_JOINS: usize = 50;
 
-/// The position in the journal at which a run of W3 waits: behind its start and its step.
-const WAITING_AT: Seq = 2;
-
 /// What W1 and W1a gave.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Throughput {
     pub(crate) runs_per_s: f64,
     pub(crate) steps_per_s: f64,
@@ -39,6 +30,8 @@ pub(crate) struct Throughput {
     pub(crate) append_steps_per_s: f64,
     #[serde(flatten)]
     pub(crate) cost: CostPerRun,
+    /// Which part of which process the processor time went to.
+    pub(crate) profile: Profile,
     pub(crate) peak_rss_mib: f64,
 }
 
@@ -56,14 +49,7 @@ pub(crate) async fn sequential_steps(
     floors: &mut Floors,
     rounds: Rounds,
 ) -> anyhow::Result<Throughput> {
-    throughput(servers, "w1", floors, rounds, async |client| {
-        client
-            .start(flows::sequential_steps, SEQUENCE)
-            .await?
-            .result()
-            .await
-    })
-    .await
+    throughput(servers, "w1", floors, rounds, crowd::sequential_steps).await
 }
 
 /// W1a: runs of sequential activities.
@@ -72,14 +58,7 @@ pub(crate) async fn sequential_activities(
     floors: &mut Floors,
     rounds: Rounds,
 ) -> anyhow::Result<Throughput> {
-    throughput(servers, "w1a", floors, rounds, async |client| {
-        client
-            .start(flows::sequential_activities, SEQUENCE)
-            .await?
-            .result()
-            .await
-    })
-    .await
+    throughput(servers, "w1a", floors, rounds, crowd::sequential_activities).await
 }
 
 /// Alternates between the append alone and the load.
@@ -98,7 +77,9 @@ async fn throughput(
     let mut appended = 0.0;
     for _ in 0..rounds.count {
         appended += floors.append_steps_per_s(rounds.floor).await?;
-        used += round(&meter, &client, rounds.load, &run).await?;
+        used += crowd::round(&meter, &client, IN_FLIGHT, rounds.load, &run)
+            .await?
+            .used;
     }
     let runs_per_s = used.runs_per_s();
     Ok(Throughput {
@@ -106,37 +87,9 @@ async fn throughput(
         steps_per_s: runs_per_s * SEQUENCE as f64,
         append_steps_per_s: appended / f64::from(rounds.count),
         cost: used.cost_per_run(),
+        profile: used.profile(),
         peak_rss_mib: meter.peak_rss_mib(),
     })
-}
-
-/// Keeps [`IN_FLIGHT`] runs going and measures while their number is steady.
-async fn round(
-    meter: &Meter,
-    client: &Client,
-    window: Duration,
-    run: impl AsyncFn(Client) -> Result<u64, ClientError>,
-) -> anyhow::Result<Usage> {
-    let (ended, enough) = (AtomicU64::new(0), AtomicBool::new(false));
-    let one_after_another = async || {
-        while !enough.load(Ordering::Relaxed) {
-            let n = run(client.clone()).await?;
-            ensure!(n == SEQUENCE, "a run gave {n} instead of {SEQUENCE}");
-            ended.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(())
-    };
-    let measure = async {
-        tokio::time::sleep(WARM_UP).await;
-        let before = meter.read(ended.load(Ordering::Relaxed)).await?;
-        tokio::time::sleep(window).await;
-        let after = meter.read(ended.load(Ordering::Relaxed)).await?;
-        enough.store(true, Ordering::Relaxed);
-        Ok(after.since(&before))
-    };
-    let load = try_join_all((0..IN_FLIGHT).map(|_| one_after_another()));
-    let (used, _) = tokio::try_join!(measure, load)?;
-    Ok(used)
 }
 
 /// What W2 and W3 gave, and the commits of one row that were measured in turn with their runs.

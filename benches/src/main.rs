@@ -1,8 +1,10 @@
 //! Measures Continuum against what the same Postgres gives without it. The method is in `benches/README.md`.
 
+mod crowd;
 mod floors;
 mod flows;
 mod load;
+mod long;
 mod meter;
 mod report;
 mod stage;
@@ -14,8 +16,9 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use self::floors::Floors;
 use self::load::Rounds;
+use self::long::{Figures, Scale, growth, kills, memory, replay, tables, timers};
 use self::report::{FloorFigures, Report};
-use self::stage::{Place, Servers};
+use self::stage::{Place, Servers, WorkerSettings};
 
 /// Measures Continuum on private servers, and the floors beside it.
 #[derive(Parser)]
@@ -23,9 +26,15 @@ struct Cli {
     /// A short round, for a first impression.
     #[arg(long)]
     quick: bool,
-    /// Only these loads, separated by commas.
+    /// Only these, separated by commas. Those after w4 take long and are measured only when they are named.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Load>,
+    /// The size of what takes long, as a part of its full one.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Shows which part of which process the processor time of W1 and W1a goes to.
+    #[arg(long)]
+    profile: bool,
     /// Where the figures are written.
     #[arg(long, default_value = "target/bench/latest.json")]
     out: PathBuf,
@@ -37,7 +46,12 @@ struct Cli {
 enum Command {
     /// What this program starts itself as: the worker of a measurement.
     #[command(hide = true)]
-    Worker(Place),
+    Worker {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        settings: WorkerSettings,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,6 +66,25 @@ enum Load {
     W3,
     /// One run that joins many activities.
     W4,
+    /// Timers of cold runs on three workers.
+    W5,
+    /// A worker of two is lost.
+    W6,
+    /// W1 with 1 to 1,000 runs in flight.
+    Growth,
+    /// What a waiting run costs, in memory and cold.
+    Memory,
+    /// W1 beside a million cold runs.
+    Cold,
+    /// W1 and claims after a million runs have gone through beside a held snapshot.
+    Held,
+    /// A cold run with a long history takes its next step.
+    Replay,
+}
+
+impl Load {
+    /// What is measured when nothing is named.
+    const EVERYDAY: [Self; 5] = [Self::W1, Self::W1a, Self::W2, Self::W3, Self::W4];
 }
 
 /// How much is measured.
@@ -91,12 +124,12 @@ impl Effort {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    if let Some(Command::Worker(place)) = &cli.command {
-        return stage::work(place);
+    if let Some(Command::Worker { place, settings }) = &cli.command {
+        return stage::work(place, *settings);
     }
     let runtime = tokio::runtime::Runtime::new()?;
     let report = runtime.block_on(measure(&cli))?;
-    report.print();
+    report.print(cli.profile);
     report.write(&cli.out)?;
     println!("\nwritten to {}", cli.out.display());
     Ok(())
@@ -105,7 +138,12 @@ fn main() -> anyhow::Result<()> {
 async fn measure(cli: &Cli) -> anyhow::Result<Report> {
     let effort = Effort::new(cli.quick);
     let wanted = |load: Load| {
-        let wanted = cli.only.is_empty() || cli.only.contains(&load);
+        let named: &[Load] = if cli.only.is_empty() {
+            &Load::EVERYDAY
+        } else {
+            &cli.only
+        };
+        let wanted = named.contains(&load);
         if wanted {
             eprintln!("bench: {load:?}");
         }
@@ -123,6 +161,7 @@ async fn measure(cli: &Cli) -> anyhow::Result<Report> {
         w2: None,
         w3: None,
         w4: None,
+        long: Figures::default(),
     };
     if wanted(Load::W1) {
         let w1 = load::sequential_steps(&servers, &mut floors, effort.rounds).await?;
@@ -141,7 +180,46 @@ async fn measure(cli: &Cli) -> anyhow::Result<Report> {
     if wanted(Load::W4) {
         report.w4 = Some(load::join(&servers, &floors, effort.joins).await?);
     }
+    report.long = Box::pin(measure_long(
+        &servers,
+        effort.rounds,
+        Scale(cli.scale),
+        wanted,
+    ))
+    .await?;
     Ok(report)
+}
+
+async fn measure_long(
+    servers: &Servers,
+    rounds: Rounds,
+    scale: Scale,
+    wanted: impl Fn(Load) -> bool,
+) -> anyhow::Result<Figures> {
+    let mut figures = Figures::default();
+    if wanted(Load::W5) {
+        figures.w5 = Some(timers::measure(servers, scale).await?);
+    }
+    if wanted(Load::W6) {
+        figures.w6 = Some(kills::measure(servers, scale).await?);
+    }
+    if wanted(Load::Growth) {
+        figures.w1_growth = Some(growth::measure(servers, rounds).await?);
+    }
+    if wanted(Load::Memory) {
+        figures.memory = Some(memory::measure(servers, scale).await?);
+    }
+    if wanted(Load::Cold) {
+        figures.w1_cold_runs = Some(tables::beside_cold_runs(servers, rounds, scale).await?);
+    }
+    if wanted(Load::Held) {
+        figures.w1_held_snapshot =
+            Some(tables::beside_held_snapshot(servers, rounds, scale).await?);
+    }
+    if wanted(Load::Replay) {
+        figures.cold_replay = Some(replay::measure(servers, scale).await?);
+    }
+    Ok(figures)
 }
 
 async fn floor_figures(floors: &mut Floors, effort: &Effort) -> anyhow::Result<FloorFigures> {

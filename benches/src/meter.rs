@@ -2,6 +2,7 @@
 //!
 //! Processes are read from Linux's `/proc`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +44,7 @@ pub(crate) struct Reading {
     runs: u64,
     counters: Counters,
     cpu: CpuTime,
+    parts: BTreeMap<Part, PartTime>,
 }
 
 /// What lies between two readings, or between several pairs of them.
@@ -54,7 +56,21 @@ pub(crate) struct Usage {
     wal_flushes: f64,
     wal_bytes: f64,
     cpu: CpuTime,
+    parts: BTreeMap<Part, PartTime>,
 }
+
+/// A process, or those processes of Postgres that do the same.
+type Part = String;
+
+/// Processor time of a part in milliseconds, in its own code and in the kernel's.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct PartTime {
+    pub(crate) user_ms: f64,
+    pub(crate) system_ms: f64,
+}
+
+/// Processor time of a run by part.
+pub(crate) type Profile = BTreeMap<Part, PartTime>;
 
 /// Processor time in milliseconds, by process. Postgres's is that of all its processes, those that have ended included.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -110,6 +126,7 @@ impl Meter {
         let at = Instant::now();
         Ok(Reading {
             cpu: self.processes.cpu_time()?,
+            parts: self.processes.parts(),
             counters: floor::counters(&self.database).await?,
             at,
             runs,
@@ -139,8 +156,21 @@ impl Reading {
             wal_flushes: (now.wal_flushes - then.wal_flushes) as f64,
             wal_bytes: (now.wal_bytes - then.wal_bytes) as f64,
             cpu: self.cpu.plus(earlier.cpu.times(-1.0)),
+            parts: parts_since(&self.parts, &earlier.parts),
         }
     }
+}
+
+fn parts_since(
+    now: &BTreeMap<Part, PartTime>,
+    then: &BTreeMap<Part, PartTime>,
+) -> BTreeMap<Part, PartTime> {
+    now.iter()
+        .map(|(part, time)| {
+            let before = then.get(part).copied().unwrap_or_default();
+            (part.clone(), time.plus(before.times(-1.0)))
+        })
+        .collect()
 }
 
 impl std::ops::AddAssign for Usage {
@@ -151,12 +181,22 @@ impl std::ops::AddAssign for Usage {
         self.wal_flushes += more.wal_flushes;
         self.wal_bytes += more.wal_bytes;
         self.cpu = self.cpu.plus(more.cpu);
+        for (part, time) in more.parts {
+            let sum = self.parts.entry(part).or_default();
+            *sum = sum.plus(time);
+        }
     }
 }
 
 impl Usage {
     pub(crate) fn runs_per_s(&self) -> f64 {
         self.runs / self.seconds
+    }
+
+    /// Processor time of a run by part. That of processes of Postgres that ended meanwhile is missing.
+    pub(crate) fn profile(&self) -> Profile {
+        let a_run = |(part, time): (&Part, &PartTime)| (part.clone(), time.times(1.0 / self.runs));
+        self.parts.iter().map(a_run).collect()
     }
 
     pub(crate) fn cost_per_run(&self) -> CostPerRun {
@@ -167,6 +207,22 @@ impl Usage {
             wal_bytes_per_run: self.wal_bytes / self.runs,
             cpu_ms_per_run: cpu.total(),
             cpu_ms_per_run_by_process: cpu,
+        }
+    }
+}
+
+impl PartTime {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            user_ms: self.user_ms + other.user_ms,
+            system_ms: self.system_ms + other.system_ms,
+        }
+    }
+
+    fn times(self, factor: f64) -> Self {
+        Self {
+            user_ms: self.user_ms * factor,
+            system_ms: self.system_ms * factor,
         }
     }
 }
@@ -227,6 +283,30 @@ impl Processes {
             .filter(move |stat| stat.parent == self.postmaster)
     }
 
+    fn parts(self) -> BTreeMap<Part, PartTime> {
+        let named = [
+            ("client", self.client),
+            ("worker", self.worker),
+            ("nats", self.nats),
+            ("postgres: postmaster", self.postmaster),
+        ];
+        let named = named
+            .into_iter()
+            .filter_map(|(part, pid)| Some((part.to_owned(), stat(pid)?)));
+        let backends = self
+            .backends()
+            .filter_map(|backend| Some((part_of_postgres(&title(backend.pid)?), backend)));
+        let mut parts = BTreeMap::<Part, PartTime>::new();
+        for (part, stat) in named.chain(backends) {
+            let sum = parts.entry(part).or_default();
+            *sum = sum.plus(PartTime {
+                user_ms: millis(stat.user_ticks),
+                system_ms: millis(stat.own_ticks - stat.user_ticks),
+            });
+        }
+        parts
+    }
+
     /// The memory that each process has for itself, and Postgres's shared memory once.
     fn memory_kib(self) -> u64 {
         let backends = self.backends().map(|backend| backend.pid);
@@ -243,6 +323,8 @@ struct Stat {
     pid: u32,
     parent: u32,
     own_ticks: u64,
+    /// Those of `own_ticks` that were not spent in the kernel.
+    user_ticks: u64,
     /// Of children that have ended.
     reaped_ticks: u64,
 }
@@ -262,8 +344,39 @@ fn parse_stat(pid: u32, line: &str) -> Option<Stat> {
         pid,
         parent: u32::try_from(number(4)?).ok()?,
         own_ticks: number(14)? + number(15)?,
+        user_ticks: number(14)?,
         reaped_ticks: number(16)? + number(17)?,
     })
+}
+
+/// What a process of Postgres says that it does: `postgres: walwriter`, `postgres: user database [local] idle`.
+fn title(pid: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    Some(
+        String::from_utf8_lossy(&line)
+            .trim_end_matches('\0')
+            .trim()
+            .to_owned(),
+    )
+}
+
+/// The processes that serve connections are one part, the others by their names.
+fn part_of_postgres(title: &str) -> Part {
+    const OTHERS: [&str; 6] = [
+        "autovacuum worker",
+        "autovacuum launcher",
+        "background writer",
+        "checkpointer",
+        "logical replication launcher",
+        "walwriter",
+    ];
+    let part = OTHERS.iter().find(|other| title.contains(**other));
+    format!("postgres: {}", part.unwrap_or(&"backends"))
+}
+
+/// The anonymous memory of a process in KiB.
+pub(crate) fn own_memory_kib(pid: u32) -> anyhow::Result<u64> {
+    Ok(memory(pid).context("the process has ended")?.0)
 }
 
 /// Memory that is the process's own and memory that it shares, in KiB; the program's text is in neither.
@@ -292,6 +405,20 @@ mod tests {
         assert_eq!(
             (stat.parent, stat.own_ticks, stat.reaped_ticks),
             (3, 56, 78)
+        );
+    }
+
+    #[test]
+    fn processes_that_serve_connections_are_one_part() {
+        for title in [
+            "postgres: me bench [local] idle",
+            "postgres: me bench ::1(7) BIND",
+        ] {
+            assert_eq!(part_of_postgres(title), "postgres: backends");
+        }
+        assert_eq!(
+            part_of_postgres("postgres: walwriter "),
+            "postgres: walwriter"
         );
     }
 

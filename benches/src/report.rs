@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::load::{Join, Latency, Throughput};
+use crate::long::{self, Figures};
 
 /// The middle and the slow end of some durations.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -46,7 +47,7 @@ pub(crate) struct FloorFigures {
 }
 
 /// All figures. A load that was not asked for is absent.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) quick: bool,
     pub(crate) cores: usize,
@@ -56,6 +57,8 @@ pub(crate) struct Report {
     pub(crate) w2: Option<Latency>,
     pub(crate) w3: Option<Latency>,
     pub(crate) w4: Option<Join>,
+    #[serde(flatten)]
+    pub(crate) long: Figures,
 }
 
 /// The figures that mean the same on every machine.
@@ -78,13 +81,14 @@ struct File<'a> {
 impl Report {
     /// Each figure is divided by the floor that was measured in turn with it.
     fn ratios(&self) -> Ratios {
-        let to_append = |load: Throughput| load.steps_per_s / load.append_steps_per_s;
+        let to_append = |load: &Throughput| load.steps_per_s / load.append_steps_per_s;
         let in_commits = |load: Latency| load.run.p50_ms / load.commit_ms;
         Ratios {
-            w1_to_append: self.w1.map(to_append),
+            w1_to_append: self.w1.as_ref().map(to_append),
             w1a_to_w1: self
                 .w1a
-                .zip(self.w1)
+                .as_ref()
+                .zip(self.w1.as_ref())
                 .map(|(w1a, w1)| to_append(w1a) / to_append(w1)),
             w2_in_commits: self.w2.map(in_commits),
             w3_in_commits: self.w3.map(in_commits),
@@ -105,11 +109,26 @@ impl Report {
         Ok(())
     }
 
-    pub(crate) fn print(&self) {
+    pub(crate) fn print(&self, profile: bool) {
         self.print_floors();
         self.print_throughput();
+        if profile {
+            self.print_profile();
+        }
         self.print_latency();
         self.print_ratios();
+        long::table::print(&self.long);
+    }
+
+    fn print_profile(&self) {
+        for (name, load) in [("W1", &self.w1), ("W1a", &self.w1a)] {
+            let Some(load) = load else { continue };
+            println!("\nprofile of {name}: CPU a run, in its own code and in the kernel's");
+            for (part, time) in &load.profile {
+                let figures = format!("{:.3} and {:.3} ms", time.user_ms, time.system_ms);
+                row(part, &figures);
+            }
+        }
     }
 
     fn print_floors(&self) {
@@ -132,7 +151,10 @@ impl Report {
     }
 
     fn print_throughput(&self) {
-        let named = [("W1: 10 steps", self.w1), ("W1a: 10 activities", self.w1a)];
+        let named = [
+            ("W1: 10 steps", &self.w1),
+            ("W1a: 10 activities", &self.w1a),
+        ];
         for (name, load) in named {
             let Some(load) = load else { continue };
             let cost = load.cost;
@@ -210,7 +232,7 @@ impl Report {
     }
 }
 
-fn row(name: &str, value: &str) {
+pub(crate) fn row(name: &str, value: &str) {
     println!("  {name:<42} {value}");
 }
 

@@ -73,6 +73,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// The instance's name.
+    pub(crate) fn instance(&self) -> &str {
+        self.instance.as_str()
+    }
+
     /// A pool of so many connections.
     pub(crate) fn database(&self, connections: u32) -> anyhow::Result<Database> {
         let config = DatabaseConfig {
@@ -104,8 +109,44 @@ impl Place {
     }
 }
 
-/// A worker in a process of its own, with its settings at their defaults. It stops when this is dropped, and when this
-/// process dies.
+/// What differs from a worker's defaults; also arguments of the worker process.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct WorkerSettings {
+    /// The most runs in memory.
+    #[arg(long)]
+    pub(crate) residents_max: Option<usize>,
+    /// How long a run that waits stays in memory, in milliseconds.
+    #[arg(long)]
+    pub(crate) idle_max_ms: Option<u64>,
+}
+
+impl WorkerSettings {
+    fn arguments(self) -> Vec<String> {
+        let residents_max = self
+            .residents_max
+            .map(|n| ["--residents-max".to_owned(), n.to_string()]);
+        let idle_max = self
+            .idle_max_ms
+            .map(|n| ["--idle-max-ms".to_owned(), n.to_string()]);
+        residents_max
+            .into_iter()
+            .chain(idle_max)
+            .flatten()
+            .collect()
+    }
+
+    fn apply(self, config: &mut WorkerConfig) {
+        if let Some(count) = self.residents_max {
+            config.residents_max = count;
+        }
+        if let Some(millis) = self.idle_max_ms {
+            config.idle_max = Duration::from_millis(millis);
+        }
+    }
+}
+
+/// A worker in a process of its own, with its settings at their defaults unless it is told otherwise. It stops when this
+/// is dropped, and when this process dies.
 pub(crate) struct WorkerProcess {
     child: Child,
 }
@@ -113,11 +154,17 @@ pub(crate) struct WorkerProcess {
 impl WorkerProcess {
     /// Starts this program again as a worker and waits until it is ready.
     pub(crate) fn start(place: &Place) -> anyhow::Result<Self> {
+        Self::start_with(place, WorkerSettings::default())
+    }
+
+    /// Starts one with other settings.
+    pub(crate) fn start_with(place: &Place, settings: WorkerSettings) -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("worker")
             .args(["--postgres", &place.postgres])
             .args(["--nats", &place.nats])
             .args(["--instance", place.instance.as_str()])
+            .args(settings.arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -136,6 +183,16 @@ impl WorkerProcess {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
+
+    /// Ends it as a crash does: `kill -9`.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill()?)
+    }
+
+    /// Asks it to stop and doesn't wait for it.
+    pub(crate) fn ask_to_stop(&mut self) {
+        drop(self.child.stdin.take());
+    }
 }
 
 impl Drop for WorkerProcess {
@@ -148,9 +205,11 @@ impl Drop for WorkerProcess {
 }
 
 /// What the worker process does: works until its input ends.
-pub(crate) fn work(place: &Place) -> anyhow::Result<()> {
+pub(crate) fn work(place: &Place, settings: WorkerSettings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let config = WorkerConfig::new(place.instance.clone(), place.database_config(), place.bus());
+    let mut config =
+        WorkerConfig::new(place.instance.clone(), place.database_config(), place.bus());
+    settings.apply(&mut config);
     let worker = runtime.block_on(ready_worker(config))?;
     println!("{READY}");
     std::io::stdin().read_to_end(&mut Vec::new())?;

@@ -18,6 +18,8 @@
 //! | [`event`], [`Payload`], [`Name`], [`Key`] | the words that all layers share |
 
 pub mod activity;
+#[doc(hidden)]
+pub mod bench;
 pub mod clock;
 mod database;
 mod error;

@@ -1,0 +1,1 @@
+SELECT count(*) FROM continuum_events WHERE seq = $1

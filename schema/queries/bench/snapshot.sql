@@ -1,0 +1,1 @@
+BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM continuum_sessions
