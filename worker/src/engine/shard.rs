@@ -755,7 +755,10 @@ impl Shard {
             };
             (resident.lease, held)
         });
-        let cancelling = self.cancelling.values().map(|standing| (standing.lease, Held::Busy));
+        let cancelling = self
+            .cancelling
+            .values()
+            .map(|standing| (standing.lease, Held::Busy));
         engines.chain(cancelling).collect()
     }
 
