@@ -18,6 +18,7 @@ mod http;
 mod interleavings;
 mod migrations;
 mod model;
+mod nats;
 mod pooler;
 mod publisher;
 mod reconciler;

@@ -73,6 +73,12 @@ impl Held {
         ask(&mut self.connection, sql.to_owned()).await;
     }
 
+    /// Lets nobody write to the mailbox.
+    pub async fn lock_mailbox(&mut self) {
+        let sql = "LOCK TABLE continuum_mailbox IN EXCLUSIVE MODE";
+        ask(&mut self.connection, sql.to_owned()).await;
+    }
+
     /// Posts a signal; the owner to wake.
     pub async fn post(&mut self, run_id: Uuid, name: &str) -> (i16, Option<Uuid>) {
         let sql = format!(
