@@ -5,17 +5,19 @@
 //! any publisher may send) ends its task for ever. So each connection is confirmed by a round trip before the
 //! status says so, a tick looks at what the events may have missed, and a dead client is replaced by a new one.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::{Client, ConnectOptions, Event, RequestErrorKind, Server, ServerAddr};
+use async_nats::{AuthError, Client, ConnectOptions, Event, RequestErrorKind, Server, ServerAddr};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{BusConfig, Login};
+use crate::credentials::Credentials;
 use crate::error::{BarrierError, ConfigError};
 use crate::publisher::ReplyGuard;
 use crate::status::{BusState, DisconnectReason, Link};
@@ -140,7 +142,8 @@ async fn options(
     link: &Arc<Link>,
     nudge: &Arc<Notify>,
 ) -> Result<ConnectOptions, ConfigError> {
-    let options = ConnectOptions::new()
+    let options = logged_in(login)
+        .await?
         .name(&config.connection_name)
         .custom_inbox_prefix(&config.inbox_prefix)
         .request_timeout(Some(config.request_timeout))
@@ -149,20 +152,35 @@ async fn options(
         .retry_on_initial_connect()
         .max_reconnects(None);
     let options = with_tls_files(options, config);
-    let options = with_callbacks(options, link, nudge);
+    Ok(with_callbacks(options, link, nudge))
+}
+
+async fn logged_in(login: Login) -> Result<ConnectOptions, ConfigError> {
+    let options = ConnectOptions::new();
     match login {
         Login::Nobody => Ok(options),
         Login::Password { user, password } => Ok(options.user_and_password(user, password)),
         Login::Token(token) => Ok(options.token(token)),
-        Login::File(path) => {
-            let loaded = options.credentials_file(&path).await;
-            loaded.map_err(|source| ConfigError::File {
-                what: "NATS credentials file",
-                path,
-                source,
-            })
-        }
+        Login::File(path) => with_credentials(path).await,
     }
+}
+
+/// A file that can't be used is told at once; later, when it is read again, by the reason of the lost link.
+async fn with_credentials(path: PathBuf) -> Result<ConnectOptions, ConfigError> {
+    Credentials::read(&path)
+        .await
+        .map_err(|source| ConfigError::File {
+            what: "NATS credentials file",
+            path: path.clone(),
+            source,
+        })?;
+    Ok(ConnectOptions::with_auth_callback(move |nonce| {
+        let path = path.clone();
+        async move {
+            let credentials = Credentials::read(&path).await.map_err(AuthError::new)?;
+            credentials.answer(&nonce)
+        }
+    }))
 }
 
 fn with_tls_files(mut options: ConnectOptions, config: &BusConfig) -> ConnectOptions {

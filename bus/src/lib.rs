@@ -34,6 +34,7 @@ mod connection;
 mod consumer;
 #[doc(hidden)]
 pub mod contract;
+mod credentials;
 mod envelope;
 mod error;
 mod jetstream;
