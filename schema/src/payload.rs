@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-/// How deep a value may be nested to be decoded; the decoder of JSON has the same limit. Each level is a stack frame or
-/// several: a signal of a thousand bytes that opens an array with each of them could end the process.
-const DEPTH_MAX: usize = 128;
+/// How deep a value may be nested. Each level is a stack frame or several of its decoder: a signal of a thousand bytes
+/// that opens an array with each of them could end the process. The number is the limit of the decoder of JSON.
+const DEPTH_MAX: usize = 127;
 
 /// How the bytes of a [`Payload`] are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,25 +45,35 @@ pub enum PayloadError {
     /// There is not even a format byte.
     #[error("the payload is empty")]
     Empty,
+    /// The value is nested deeper than any value may be.
+    #[error("the value is nested more than {DEPTH_MAX} levels deep")]
+    TooDeep,
 }
 
 impl Payload {
     /// Encodes `value` as MessagePack.
     ///
     /// # Errors
-    /// [`PayloadError::Encode`] if the type refuses to be serialized.
+    /// [`PayloadError::Encode`] if the type refuses to be serialized, [`PayloadError::TooDeep`] if nobody could decode
+    /// what was written.
     pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Self, PayloadError> {
         let mut bytes = Vec::with_capacity(64);
         bytes.push(Format::MessagePack as u8);
         rmp_serde::encode::write_named(&mut bytes, value)
             .map_err(|e| PayloadError::Encode(e.to_string()))?;
+        // Each level takes a byte at least.
+        if bytes.len() > DEPTH_MAX
+            && let Err(PayloadError::TooDeep) = decode_message_pack::<IgnoredAny>(&bytes[1..])
+        {
+            return Err(PayloadError::TooDeep);
+        }
         Ok(Self(bytes))
     }
 
-    /// Takes JSON text as it is, after checking that it is JSON.
+    /// Takes JSON text as it is, after checking that it is JSON that can be decoded.
     ///
     /// # Errors
-    /// [`PayloadError::Decode`] with the position of the fault.
+    /// [`PayloadError::Decode`] with the position of the fault, or [`PayloadError::TooDeep`].
     pub fn from_json(text: &[u8]) -> Result<Self, PayloadError> {
         let broken = |reason: String| PayloadError::Decode {
             wanted: "JSON",
@@ -71,16 +81,20 @@ impl Payload {
         };
         // serde_json skips the content of strings that nobody reads, broken UTF-8 included.
         let utf8 = std::str::from_utf8(text).map_err(|e| broken(e.to_string()))?;
-        serde_json::from_str::<serde::de::IgnoredAny>(utf8).map_err(|e| broken(e.to_string()))?;
+        serde_json::from_str::<IgnoredAny>(utf8).map_err(|e| broken(e.to_string()))?;
+        // What it skips it skips without recursion, and therefore without a limit.
+        if json_depth(text) > DEPTH_MAX {
+            return Err(PayloadError::TooDeep);
+        }
         Ok(Self::tagged(Format::Json, text))
     }
 
     /// Takes MessagePack bytes as they are, after checking that they hold exactly one value.
     ///
     /// # Errors
-    /// [`PayloadError::Decode`] if they don't.
+    /// [`PayloadError::Decode`] if they don't, [`PayloadError::TooDeep`] if nobody could decode it.
     pub fn from_message_pack(bytes: &[u8]) -> Result<Self, PayloadError> {
-        decode_message_pack::<serde::de::IgnoredAny>(bytes).map_err(|error| match error {
+        decode_message_pack::<IgnoredAny>(bytes).map_err(|error| match error {
             PayloadError::Decode { reason, .. } => PayloadError::Decode {
                 wanted: "MessagePack",
                 reason,
@@ -105,8 +119,7 @@ impl Payload {
     /// Decodes the value.
     ///
     /// # Errors
-    /// [`PayloadError`] if the bytes are damaged, of another type, nested more than 128 levels deep, or of an unknown
-    /// format.
+    /// [`PayloadError`] if the bytes are damaged, of another type, nested too deep, or of an unknown format.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         match self.format()? {
             Format::MessagePack => decode_message_pack(self.body()),
@@ -165,12 +178,45 @@ impl Payload {
     }
 }
 
+/// How deep arrays and objects are nested in JSON text that is known to be sound.
+fn json_depth(text: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'"' => skip_string(&mut bytes),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// Skips the rest of a JSON string, its closing quote included.
+fn skip_string<'a>(bytes: &mut impl Iterator<Item = &'a u8>) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => drop(bytes.next()),
+            _ => {}
+        }
+    }
+}
+
 /// `rmp_serde::from_slice` accepts trailing bytes; a payload with a tail is damaged and is refused here.
 fn decode_message_pack<T: DeserializeOwned>(body: &[u8]) -> Result<T, PayloadError> {
     let mut rest = body;
     let mut decoder = rmp_serde::Deserializer::new(&mut rest);
-    decoder.set_max_depth(DEPTH_MAX);
-    let value = T::deserialize(&mut decoder).map_err(|e| decode_error::<T>(&e))?;
+    // The decoder refuses the level that brings its counter to zero.
+    decoder.set_max_depth(DEPTH_MAX + 1);
+    let value = T::deserialize(&mut decoder).map_err(|e| match e {
+        rmp_serde::decode::Error::DepthLimitExceeded => PayloadError::TooDeep,
+        other => decode_error::<T>(&other),
+    })?;
     if rest.is_empty() {
         return Ok(value);
     }
@@ -230,16 +276,34 @@ mod tests {
     fn a_value_nested_too_deep_is_refused_in_both_formats() {
         let packed = |count| [vec![0x91; count], vec![0xc0]].concat();
         let json = |count| [vec![b'['; count], vec![b']'; count]].concat();
-        let decode = |json: Vec<u8>| {
-            let payload = Payload::from_json(&json).unwrap();
-            payload.decode::<serde_json::Value>()
-        };
-        assert!(Payload::from_message_pack(&packed(DEPTH_MAX - 1)).is_ok());
-        assert!(decode(json(DEPTH_MAX - 1)).is_ok());
-        for count in [DEPTH_MAX + 1, 1_000, 1_000_000] {
-            assert!(Payload::from_message_pack(&packed(count)).is_err());
-            assert!(decode(json(count)).is_err());
+        let value =
+            |count| (0..count).fold(serde_json::json!(7), |inner, _| serde_json::json!([inner]));
+        let deepest = [
+            Payload::from_message_pack(&packed(DEPTH_MAX)),
+            Payload::from_json(&json(DEPTH_MAX)),
+            Payload::encode(&value(DEPTH_MAX)),
+        ];
+        for payload in deepest {
+            assert!(payload.unwrap().decode::<serde_json::Value>().is_ok());
         }
+        assert_eq!(
+            Payload::encode(&value(DEPTH_MAX + 1)),
+            Err(PayloadError::TooDeep)
+        );
+        for count in [DEPTH_MAX + 1, 1_000, 1_000_000] {
+            assert_eq!(
+                Payload::from_message_pack(&packed(count)),
+                Err(PayloadError::TooDeep)
+            );
+            assert_eq!(Payload::from_json(&json(count)), Err(PayloadError::TooDeep));
+        }
+    }
+
+    #[test]
+    fn brackets_in_text_nest_nothing() {
+        let text = format!(r#"{{"a\"{0}\\":["{0}",{{}}],"b":[[]]}}"#, "[".repeat(1_000));
+        assert_eq!(json_depth(text.as_bytes()), 3);
+        assert!(Payload::from_json(text.as_bytes()).is_ok());
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use continuum_bus::{Bus, BusConfig};
+use continuum_bus::{Bus, BusConfig, ContentType, Subjects};
+use continuum_schema::mailbox;
 use continuum_schema::run::{Filter, RunState};
 use continuum_schema::{DatabaseConfig, Name, Payload};
-use continuum_tests::{PATIENCE, World};
+use continuum_tests::{PATIENCE, World, until};
 use continuum_worker::error::kind;
 use continuum_worker::prelude::*;
 use continuum_worker::{BusSource, Client, ClientError, Limits, Worker, WorkerConfig};
@@ -570,6 +571,79 @@ async fn an_input_or_a_signal_of_another_type_fails_clearly() {
     };
     assert_eq!(failure.kind(), kind::DECODE);
     assert!(failure.message().contains("signal `text`"), "{failure}");
+    world.finish([worker]).await;
+}
+
+fn nested(levels: usize) -> serde_json::Value {
+    (0..levels).fold(serde_json::json!("core"), |inner, _| {
+        serde_json::json!([inner])
+    })
+}
+
+#[workflow(version = 1)]
+async fn take_anything(
+    ctx: &WorkflowContext,
+    input: serde_json::Value,
+) -> Result<serde_json::Value, WorkflowError> {
+    let more: serde_json::Value = ctx.signal::<serde_json::Value>("more").await?;
+    Ok(serde_json::json!(input == more))
+}
+
+/// What nobody could decode is refused where it comes in: by the client, over NATS, and on the signal stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_nested_too_deep_is_refused_at_the_edge_and_nothing_is_stored() {
+    let world = World::new().await;
+    let worker = world.worker(registry![take_anything]).await;
+    let client = world.client().await;
+    let (deepest, too_deep) = (nested(127), nested(128));
+    let words = "nested more than 127 levels deep";
+    let started = client.start(take_anything, too_deep.clone()).await;
+    assert!(refusal(started).contains(words));
+    assert!(Payload::from_json(too_deep.to_string().as_bytes()).is_err());
+
+    let bus = Bus::connect(BusConfig::new([world.nats_url()]))
+        .await
+        .unwrap();
+    let ask = async |verb: &str, body: serde_json::Value| {
+        let subject = format!("continuum.{}.api.{verb}", world.instance);
+        let body = bytes::Bytes::from(body.to_string());
+        let reply = until("the API answers", || async {
+            bus.request(&subject, body.clone(), PATIENCE).await.ok()
+        })
+        .await;
+        serde_json::from_slice::<serde_json::Value>(&reply.payload).unwrap()
+    };
+    let start = serde_json::json!({ "workflow": "take_anything", "input": too_deep });
+    let refused = ask("start", start).await;
+    assert_eq!(refused["error"]["code"], "invalid", "{refused}");
+    assert!(refused.to_string().contains(words), "{refused}");
+    assert_eq!(world.runs().await, 0);
+
+    let run = client.start(take_anything, deepest.clone()).await.unwrap();
+    assert!(refusal(run.signal("more", &too_deep).await).contains(words));
+    let signal = serde_json::json!({ "run_id": run.run_id(), "name": "more", "payload": too_deep });
+    assert_eq!(ask("signal", signal).await["error"]["code"], "invalid");
+    let stream = bus.signals(
+        &Subjects::new(&world.instance),
+        &BusConfig::new([""; 0]).signals,
+    );
+    let more = Name::new("more").unwrap();
+    let text = bytes::Bytes::from(too_deep.to_string());
+    stream
+        .publish(run.run_id(), &more, text, &ContentType::Json, Some("deep"))
+        .await
+        .unwrap();
+    let reason = until("the signal is rejected", || async {
+        let rows = mailbox::rejected(&world.database, 10).await.unwrap();
+        rows.first().map(|row| row.reason.clone())
+    })
+    .await;
+    assert!(reason.contains(words), "{reason}");
+    assert_eq!(run.get().await.unwrap().mail, 0);
+
+    run.signal("more", &deepest).await.unwrap();
+    assert_eq!(run.result_within(PATIENCE).await.unwrap(), true);
+    bus.close().await;
     world.finish([worker]).await;
 }
 

@@ -787,22 +787,35 @@ async fn a_worker_without_nats_works_by_polling_and_hears_again_when_nats_comes(
         &BusConfig::new([""; 0]).signals,
     );
     let go = Name::new("go").unwrap();
-    until("the stream takes the signal", || async {
-        let body = "41".into();
-        signals
-            .publish(
-                parked.run_id(),
-                &go,
-                body,
-                &continuum_bus::ContentType::Json,
-                Some("once"),
-            )
-            .await
-            .ok()
-    })
-    .await;
+    // A worker that is ready has made the stream.
+    let json = continuum_bus::ContentType::Json;
+    let stored = signals.publish(parked.run_id(), &go, "41".into(), &json, Some("once"));
+    stored.await.unwrap();
     assert_eq!(parked.result_within(PATIENCE).await.unwrap(), 42);
     bus.close().await;
+    world.finish([worker]).await;
+}
+
+/// Somebody has made a stream of the worker's name for subjects of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_the_signal_stream_works_and_says_that_it_misses_it() {
+    let world = World::new().await;
+    let nats = async_nats::connect(world.nats_url()).await.unwrap();
+    let jetstream = async_nats::jetstream::new(nats);
+    let name = Subjects::new(&world.instance).signal_stream();
+    let foreign = async_nats::jetstream::stream::Config {
+        name: name.clone(),
+        subjects: vec![format!("foreign.{}.>", world.instance)],
+        ..Default::default()
+    };
+    jetstream.create_stream(foreign).await.unwrap();
+    let worker = Worker::start(registry![healthy], world.worker_config())
+        .await
+        .unwrap();
+    until_status(&worker, WorkerState::Degraded, "the signal stream").await;
+    still_works(&world.client().await).await;
+    jetstream.delete_stream(&name).await.unwrap();
+    until_ready(&worker).await;
     world.finish([worker]).await;
 }
 

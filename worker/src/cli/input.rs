@@ -55,7 +55,7 @@ fn parse(what: &str, text: &[u8], bytes_max: usize) -> Result<Payload, CliError>
     }
     Payload::from_json(text).or_else(|error| match error {
         PayloadError::Decode { reason, .. } => refuse(format!("is not JSON: {reason}")),
-        error => refuse(error.to_string()),
+        error => refuse(format!("can't be taken: {error}")),
     })
 }
 
@@ -107,6 +107,11 @@ mod tests {
             "--input is empty; JSON is wanted, for example null"
         );
         assert!(fault(&[b'1'; 64]).contains("larger than 63 bytes"));
+        let deep = parse("--input", &[[b'['; 128], [b']'; 128]].concat(), 1_000).unwrap_err();
+        assert_eq!(
+            deep.message(),
+            "--input can't be taken: the value is nested more than 127 levels deep"
+        );
         assert!(parse("--input", &[b'1'; 63], 64).is_ok());
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) session: watch::Sender<Option<Uuid>>,
     /// What the worker says of itself.
     pub(crate) status: watch::Sender<WorkerStatus>,
+    /// What keeps signals from being published to the stream or read from it; `None` while all is well.
+    pub(crate) signal_fault: watch::Sender<Option<String>>,
     /// Cancelled first: take no new work.
     pub(crate) draining: CancellationToken,
     /// Cancelled when everything has been given back: no more heartbeats.
@@ -87,6 +89,7 @@ impl Core {
                 reasons: vec!["no session in Postgres yet".into()],
                 session: None,
             }),
+            signal_fault: watch::Sender::new(Some("the signal stream is not there yet".into())),
             draining: CancellationToken::new(),
             leaving: CancellationToken::new(),
             stop: CancellationToken::new(),

@@ -412,11 +412,13 @@ async fn open_bus(config: &WorkerConfig) -> Result<Bus, ConfigError> {
 async fn report(core: Arc<Core>) {
     let mut sessions = core.session.subscribe();
     let mut link = core.bus.status();
+    let mut signals = core.signal_fault.subscribe();
     let since = Instant::now();
     loop {
         let session = *sessions.borrow_and_update();
         let bus = link.borrow_and_update().state.clone();
-        let next = describe(session, &bus);
+        let signal_fault = signals.borrow_and_update().clone();
+        let next = describe(session, &bus, signal_fault);
         core.status.send_if_modified(|current| {
             let changed = !current.state.is_leaving() && *current != next;
             if changed {
@@ -428,17 +430,20 @@ async fn report(core: Arc<Core>) {
         tokio::select! {
             _ = sessions.changed() => {}
             _ = link.changed() => {}
+            _ = signals.changed() => {}
         }
     }
 }
 
-fn describe(session: Option<Uuid>, bus: &BusState) -> WorkerStatus {
+/// A worker without the signal stream is degraded: its runs go on, and who publishes a signal is told that it can't be
+/// stored.
+fn describe(session: Option<Uuid>, bus: &BusState, signal_fault: Option<String>) -> WorkerStatus {
     let mut reasons = Vec::new();
     if session.is_none() {
         reasons.push("no session in Postgres".to_owned());
     }
     match bus {
-        BusState::Connected => {}
+        BusState::Connected => reasons.extend(signal_fault),
         BusState::Disconnected { reason } => {
             reasons.push(format!("{reason}; work goes on by polling"))
         }

@@ -29,9 +29,10 @@ pub(crate) async fn ingest(core: Arc<Core>) {
     // The stream must be there before the first signal is, not when somebody first asks for one.
     let ensured = async {
         while let Err(error) = Box::pin(stream.ensure()).await {
-            report(&error);
+            report(&core, &error);
             tokio::time::sleep(backoff.next()).await;
         }
+        core.signal_fault.send_replace(None);
     };
     if core.draining.run_until_cancelled(ensured).await.is_none() {
         return;
@@ -46,12 +47,14 @@ pub(crate) async fn ingest(core: Arc<Core>) {
             None => return,
             Some(Ok(deliveries)) => {
                 backoff.reset();
+                core.signal_fault
+                    .send_if_modified(|fault| fault.take().is_some());
                 if !deliveries.is_empty() {
                     store(&core, deliveries).await;
                 }
             }
             Some(Err(error)) => {
-                report(&error);
+                report(&core, &error);
                 core.pause(backoff.next()).await;
             }
         }
@@ -64,10 +67,15 @@ async fn wait_for_session(core: &Core) {
     drop(sessions.wait_for(Option::is_some).await);
 }
 
-fn report(error: &SignalError) {
+fn report(core: &Core, error: &SignalError) {
     match error {
+        // The state of the link is told by itself.
         SignalError::Disconnected => tracing::debug!("no link to NATS; signals wait in the stream"),
-        error => tracing::warn!(%error, "the signal stream can't be read"),
+        error => {
+            tracing::warn!(%error, "the signal stream can't be read");
+            let fault = format!("the signal stream can't be read: {error}");
+            core.signal_fault.send_replace(Some(fault));
+        }
     }
 }
 
