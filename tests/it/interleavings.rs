@@ -18,17 +18,17 @@ use continuum_tests::{Held, Waits, World, check};
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-const KEY: &str = "errand";
-const PIN: &str = "errand@n1:0";
+pub(crate) const KEY: &str = "errand";
+pub(crate) const PIN: &str = "errand@n1:0";
 
 /// A world without workers: the tests call what workers call.
-struct Stage {
-    world: World,
+pub(crate) struct Stage {
+    pub(crate) world: World,
     waits: Waits,
 }
 
 impl Stage {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let world = World::new().await;
         let waits = Waits::new(&world).await;
         Self { world, waits }
@@ -38,7 +38,7 @@ impl Stage {
         self.world.database.clone()
     }
 
-    async fn session(&self) -> Uuid {
+    pub(crate) async fn session(&self) -> Uuid {
         let new = NewSession {
             worker: "stage".into(),
             build: "test".into(),
@@ -50,7 +50,7 @@ impl Stage {
             .expect("a session")
     }
 
-    async fn start(&self) -> Uuid {
+    pub(crate) async fn start(&self) -> Uuid {
         let start = Start {
             namespace: "default".into(),
             workflow: KEY.into(),
@@ -76,7 +76,7 @@ impl Stage {
     }
 
     /// A session that holds a new run, whose journal has its first event.
-    async fn held_run(&self) -> (Uuid, Lease) {
+    pub(crate) async fn held_run(&self) -> (Uuid, Lease) {
         let (session, leases) = self.held_runs(1).await;
         (session, leases[0])
     }
@@ -99,7 +99,7 @@ impl Stage {
         (session, leases)
     }
 
-    async fn append(&self, session: Uuid, append: Append) -> AppendOutcome {
+    pub(crate) async fn append(&self, session: Uuid, append: Append) -> AppendOutcome {
         journal::append(&self.world.database, session, &[&append])
             .await
             .expect("an answer")[0]
@@ -146,7 +146,7 @@ impl Stage {
         })
     }
 
-    async fn finish(self) {
+    pub(crate) async fn finish(self) {
         check(&self.world.database).await;
     }
 }
@@ -184,7 +184,7 @@ fn started(lease: Lease) -> Append {
 }
 
 /// A step's result, different for each `value`.
-fn step(lease: Lease, seq: i32, value: &str) -> Append {
+pub(crate) fn step(lease: Lease, seq: i32, value: &str) -> Append {
     let event = Event::StepCompleted {
         effect: u32::try_from(seq).expect("positions are positive"),
         name: "step".into(),
@@ -532,7 +532,7 @@ async fn insist(database: Database, session: Uuid, append: Append) -> Result<App
     }
 }
 
-fn schedule(lease: Lease, seq: i32) -> Append {
+pub(crate) fn schedule(lease: Lease, seq: i32) -> Append {
     let scheduled = ActivityScheduled {
         effect: 1,
         name: "deliver".into(),

@@ -5,6 +5,7 @@ mod authoring;
 mod bad_input;
 mod basics;
 mod bus_contract;
+mod cases;
 mod cli;
 mod clock;
 mod commit_points;
