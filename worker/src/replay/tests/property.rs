@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use continuum_schema::EffectId;
 use continuum_schema::event::Event;
 use futures::future::{BoxFuture, Either, FusedFuture};
 use futures::stream::FuturesUnordered;
@@ -203,15 +204,35 @@ fn ops() -> impl Strategy<Value = Op> {
 struct Order {
     picks: Vec<prop::sample::Index>,
     cancel_at: Option<usize>,
+    /// In which turns the worker dies before the append, and is followed by another.
+    lost: Vec<bool>,
 }
 
 fn orders() -> impl Strategy<Value = Order> {
     let picks = prop::collection::vec(any::<prop::sample::Index>(), 64);
     let cancel_at = prop::option::weighted(0.3, 0..12_usize);
-    (picks, cancel_at).prop_map(|(picks, cancel_at)| Order { picks, cancel_at })
+    let lost = prop::collection::vec(prop::bool::weighted(0.3), 64);
+    (picks, cancel_at, lost).prop_map(|(picks, cancel_at, lost)| Order {
+        picks,
+        cancel_at,
+        lost,
+    })
 }
 
 fn finish(sim: &mut Sim, order: &Order) {
+    drive(sim, order, |_, _, _| {});
+}
+
+/// Like [`finish`], under workers that die in the turns that `order` names.
+fn finish_through_crashes(sim: &mut Sim, order: &Order) {
+    drive(sim, order, |sim, turn, effect| {
+        if order.lost[turn % order.lost.len()] {
+            sim.lose_turn(effect);
+        }
+    });
+}
+
+fn drive(sim: &mut Sim, order: &Order, before: impl Fn(&mut Sim, usize, EffectId)) {
     let picks = order.picks.iter().cycle();
     for (turn, pick) in picks.enumerate() {
         if order.cancel_at == Some(turn) {
@@ -221,7 +242,9 @@ fn finish(sim: &mut Sim, order: &Order) {
             return;
         }
         let open: Vec<_> = sim.open.keys().copied().collect();
-        sim.complete(*pick.get(&open));
+        let effect = *pick.get(&open);
+        before(sim, turn, effect);
+        sim.complete(effect);
     }
 }
 
@@ -239,6 +262,21 @@ proptest! {
         let mut evicted = Sim::start_evicting(flow);
         finish(&mut evicted, &order);
         prop_assert_eq!(evicted.journal, resident.journal);
+    }
+
+    /// A worker that dies in the middle of a turn, before its append, leaves no trace: its followers write the history
+    /// that it would have written, whether they hold the run for one turn or for many.
+    #[test]
+    fn a_turn_that_was_lost_is_taken_again_to_the_same_end(op in ops(), order in orders()) {
+        let flow = program(op);
+        let mut undisturbed = Sim::start(flow.clone());
+        finish(&mut undisturbed, &order);
+        for start in [Sim::start, Sim::start_evicting] {
+            let mut killed = start(flow.clone());
+            finish_through_crashes(&mut killed, &order);
+            killed.verify();
+            prop_assert_eq!(&killed.journal, &undisturbed.journal);
+        }
     }
 
     /// A history that was tampered with is refused or taken, but never panics and never hangs.

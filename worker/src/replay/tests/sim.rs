@@ -14,7 +14,9 @@ use uuid::Uuid;
 use crate::WorkflowContext;
 use crate::activity::{Activity, ActivityCall, ActivityContext};
 use crate::error::{ActivityError, WorkflowError};
-use crate::replay::{Blocked, Command, Completion, Execution, ReplayDrift, RunInfo, StepRun, Turn};
+use crate::replay::{
+    Blocked, Command, Completion, Execution, Pending, ReplayDrift, RunInfo, StepRun, Turn,
+};
 use crate::workflow::WorkflowDefinition;
 
 /// The time at which every test's run is created: 2026-11-30.
@@ -117,6 +119,15 @@ pub(crate) struct Sim {
     evicting: bool,
 }
 
+/// Where an engine is; the engine that follows it must come to the same place.
+struct Place {
+    pending: Vec<Pending>,
+    waits: Vec<(EffectId, String)>,
+    timer: Option<i64>,
+    /// Steps and waits, of which the journal knows nothing yet.
+    unjournaled: Vec<EffectId>,
+}
+
 impl Sim {
     /// Starts a run and takes its first turn.
     pub(crate) fn start(definition: WorkflowDefinition) -> Self {
@@ -157,7 +168,30 @@ impl Sim {
 
     /// Completes an open effect in the natural way.
     pub(crate) fn complete(&mut self, effect: EffectId) {
-        let completion = match self.open.remove(&effect).expect("the effect is open") {
+        let completion = self.completion(effect);
+        self.deliver(completion).unwrap();
+    }
+
+    /// Computes the turn that completes an open effect, and dies before it is appended. The next engine knows the journal
+    /// alone, and the effect is open again.
+    pub(crate) fn lose_turn(&mut self, effect: EffectId) {
+        let place = self.place();
+        let open = match &self.open[&effect] {
+            Open::Activity(scheduled) => Some(Open::Activity(scheduled.clone())),
+            Open::Timer => Some(Open::Timer),
+            Open::Signal(name) => Some(Open::Signal(name.clone())),
+            // The next engine issues it again.
+            Open::Step(_) => None,
+        };
+        let completion = self.completion(effect);
+        let lost = self.execution.deliver(self.clock + 1_000_000, completion);
+        drop(lost.unwrap());
+        self.open.extend(open.map(|open| (effect, open)));
+        self.reload(&place);
+    }
+
+    fn completion(&mut self, effect: EffectId) -> Completion {
+        match self.open.remove(&effect).expect("the effect is open") {
             Open::Activity(scheduled) => Completion::Activity {
                 effect,
                 attempt: 1,
@@ -177,8 +211,7 @@ impl Sim {
                 payload: value(i64::from(effect)),
                 delivery_id: None,
             },
-        };
-        self.deliver(completion).unwrap();
+        }
     }
 
     /// Delivers a signal to the first wait for it.
@@ -242,16 +275,25 @@ impl Sim {
 
     /// Drops the engine and replays the journal into a new one, which must come to the same place.
     pub(crate) fn evict(&mut self) {
-        let pending = self.execution.pending();
-        let (waits, timer) = (
-            self.execution.waiting_signals(),
-            self.execution.next_timer(),
-        );
+        let place = self.place();
+        self.reload(&place);
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            pending: self.execution.pending(),
+            waits: self.execution.waiting_signals(),
+            timer: self.execution.next_timer(),
+            unjournaled: self.unjournaled(),
+        }
+    }
+
+    fn reload(&mut self, place: &Place) {
         self.execution = replay(&self.definition, &self.journal).unwrap();
         let turn = self.execution.go_live(self.clock).unwrap();
-        assert_eq!(self.execution.pending(), pending);
-        assert_eq!(self.execution.waiting_signals(), waits);
-        assert_eq!(self.execution.next_timer(), timer);
+        assert_eq!(self.execution.pending(), place.pending);
+        assert_eq!(self.execution.waiting_signals(), place.waits);
+        assert_eq!(self.execution.next_timer(), place.timer);
         if self.journal.is_empty() {
             self.open.clear();
             self.take_commands(turn.commands);
@@ -259,7 +301,7 @@ impl Sim {
         }
         assert_eq!(turn.events, [], "a replay issues nothing new");
         assert_eq!(turn.ended, self.execution.is_ended());
-        let mut again = self.unjournaled();
+        let mut again = place.unjournaled.clone();
         for command in turn.commands {
             let effect = match command {
                 Command::Step { effect, run, .. } => {
