@@ -79,7 +79,7 @@ async fn the_fleet_is_listed_with_what_each_worker_does() {
         "worker     busy",
         "state      ready",
         "leases     1",
-        "lag        none",
+        "due        0 runs",
     ] {
         assert!(text.stdout.contains(line), "{line}: {text:?}");
     }
@@ -147,7 +147,13 @@ async fn a_dead_worker_is_silent_and_asking_it_says_what_helps() {
     let mut command = program_in(&world, &["workers", "drain", "dead", "--format", "json"]);
     command.env("CONTINUUM_NATS_URL", "nats://127.0.0.1:1");
     let without = run(command).await;
-    assert_eq!(without.assert_code(5).error()["code"], "unavailable");
+    let error = without.assert_code(5).error();
+    assert_eq!(error["code"], "unavailable");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("can't be asked") && !message.contains("polling"),
+        "{message}"
+    );
     world.finish([]).await;
 }
 
@@ -168,7 +174,7 @@ async fn a_halted_worker_gives_no_answer_and_is_waited_for_no_longer_than_told()
 
     worker.signal(Signal::SIGSTOP);
     let asked = run_in(&world, &["workers", "drain", "halted"]).await;
-    let told = "it gave no answer within 5s";
+    let told = "worker halted gave no answer within 5s";
     assert!(asked.assert_code(5).stderr.contains(told), "{asked:?}");
     worker.signal(Signal::SIGKILL);
     worker.end().await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use comfy_table::Cell;
-use continuum_bus::RequestError;
+use continuum_bus::{BusState, RequestError};
 use continuum_schema::Database;
 use continuum_schema::session::{self, Holds, Session, SessionFilter};
 use serde::Serialize;
@@ -218,7 +218,7 @@ impl TargetArgs {
         CliError::new(
             Code::NotFound,
             format!(
-                "there is no worker of the name and no session of the id {:?}; `continuum workers list --all` shows all",
+                "no worker and no session is called {:?}; `continuum workers list --all` shows all that are known",
                 self.worker
             ),
         )
@@ -306,20 +306,10 @@ fn show_text(output: &Output, session: &Session, holds: &Holds, silent_after: Du
     }
     page.line("leases", counted(holds.leases));
     page.line("attempts", counted(holds.attempts));
-    page.line(
-        "due",
-        format!("{} runs that it could take", counted(holds.due)),
-    );
-    page.line(
-        "lag",
-        match holds.lag {
-            Some(lag) => format!(
-                "{}: since then the oldest due timer waits for a worker",
-                age_text(lag)
-            ),
-            None => "none".to_owned(),
-        },
-    );
+    if session.open {
+        page.line("due", due_text(holds.due));
+        page.optional("lag", holds.lag.map(lag_text));
+    }
     page.table(&loaded_table(output, session));
     page.text
 }
@@ -329,6 +319,18 @@ fn queues_text(session: &Session) -> String {
         true => "none".to_owned(),
         false => session.queues.join(", "),
     }
+}
+
+fn due_text(due: i64) -> String {
+    match due {
+        1 => "1 run that it could take".to_owned(),
+        due => format!("{} runs that it could take", counted(due)),
+    }
+}
+
+fn lag_text(lag: Duration) -> String {
+    let age = age_text(lag);
+    format!("a timer was due {age} ago, and nobody has taken its run")
 }
 
 /// A count that stops at the limit says so.
@@ -432,7 +434,10 @@ fn outcome(session: &Session) -> Result<&'static str, CliError> {
 /// Asks a worker to drain. Returns its session, which may have been closed in the meantime.
 async fn ask_to_drain(link: &Link, session: Session) -> Result<Session, CliError> {
     if !link.has_nats {
-        return Err(unreachable(&session, "this instance runs without NATS"));
+        return Err(unreachable(
+            &session,
+            "can't be asked: this instance runs without NATS",
+        ));
     }
     let subject = link.subjects.drain(session.session_id);
     let asked = link.bus.request(&subject, Bytes::new(), ANSWER_MAX).await;
@@ -448,23 +453,26 @@ async fn ask_to_drain(link: &Link, session: Session) -> Result<Session, CliError
 }
 
 fn no_answer(link: &Link, error: &RequestError) -> String {
-    match (error, &link.warning) {
+    match (error, &link.bus.status().borrow().state) {
         (RequestError::NoResponders(_), _) => {
-            "it does not listen on NATS: its process is gone or has lost its link".to_owned()
+            "does not listen on NATS: its process is gone or has lost its link".to_owned()
         }
-        (RequestError::TimedOut(after), None) => format!("it gave no answer within {after:?}"),
+        (RequestError::TimedOut(after), BusState::Connected) => {
+            format!("gave no answer within {after:?}")
+        }
         // The link's own trouble says more than that there is none.
-        (_, Some(warning)) => warning.clone(),
-        (error, None) => error.to_string(),
+        (_, BusState::Disconnected { reason }) => format!("can't be asked: {reason}"),
+        (error, _) => format!("can't be asked: {error}"),
     }
 }
 
-fn unreachable(session: &Session, reason: &str) -> CliError {
+/// `trouble` goes on after the worker's name.
+fn unreachable(session: &Session, trouble: &str) -> CliError {
     CliError::new(
         Code::Unavailable,
         format!(
-            "worker {} can't be asked over NATS: {reason}; its last heartbeat came {} ago; where it runs, SIGTERM drains \
-             it, and so does POST /drain on its HTTP port if it has one",
+            "worker {} {trouble}; its last heartbeat came {} ago; where it runs, SIGTERM drains it, and so does POST /drain \
+             on its HTTP port if it has one",
             one_line(&session.worker, NAME_CHARS_MAX),
             age_text(session.beat_age)
         ),
@@ -489,27 +497,38 @@ async fn until_closed(
     timeout: Duration,
 ) -> Result<Session, CliError> {
     let deadline = Instant::now() + timeout;
+    let mut trouble = None;
     while session.open {
         let looked = tokio::time::timeout_at(deadline.into(), look(database, session.clone()));
         match looked.await {
-            Ok(Ok(looked)) => session = looked,
+            Ok(Ok(looked)) => (session, trouble) = (looked, None),
             // Postgres may come back in time.
-            Ok(Err(error)) if error.is_transient() => {}
+            Ok(Err(error)) if error.is_transient() => trouble = Some(error),
             Ok(Err(error)) => return Err(error.into()),
-            Err(_) => return Err(too_late(&session, timeout)),
+            Err(_) => return Err(too_late(&session, timeout, trouble)),
         }
         tokio::time::sleep(LOOK_PAUSE).await;
     }
     Ok(session)
 }
 
-fn too_late(session: &Session, timeout: Duration) -> CliError {
+fn too_late(
+    session: &Session,
+    timeout: Duration,
+    trouble: Option<continuum_schema::Error>,
+) -> CliError {
+    let worker = one_line(&session.worker, NAME_CHARS_MAX);
+    let timeout = Span(timeout);
+    if let Some(trouble) = trouble {
+        let message =
+            format!("worker {worker} can't be seen to have drained within {timeout}: {trouble}");
+        return CliError::new(Code::TimedOut, message);
+    }
     CliError::new(
         Code::TimedOut,
         format!(
-            "worker {} has not drained within {}; at its last heartbeat, {} ago, it was {} with {} runs and {} activities",
-            one_line(&session.worker, NAME_CHARS_MAX),
-            Span(timeout),
+            "worker {worker} has not drained within {timeout}; at its last heartbeat, {} ago, it was {} with {} runs and {} \
+             activities",
             age_text(session.beat_age),
             session.state,
             session.resident,
