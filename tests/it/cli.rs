@@ -50,7 +50,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn stdout_json(&self) -> Value {
+    pub(crate) fn stdout_json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -103,7 +103,7 @@ pub(crate) fn signal(process: &Child, signal: Signal) {
 }
 
 /// What a process wrote to its log, and its exit code.
-async fn end_of(mut process: Child) -> (Option<i32>, String) {
+pub(crate) async fn end_of(mut process: Child) -> (Option<i32>, String) {
     let mut log = String::new();
     let mut stderr = process.stderr.take().unwrap();
     stderr.read_to_string(&mut log).await.unwrap();
@@ -453,7 +453,7 @@ async fn a_second_signal_ends_a_worker_at_once() {
 }
 
 /// A `dev` in `folder`, once it says that it is there.
-async fn dev_in(folder: &Path) -> Child {
+pub(crate) async fn dev_in(folder: &Path) -> Child {
     // Started by root, Postgres runs as another user, who must be able to enter.
     fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
     let mut command = program(&["dev"]);
@@ -471,7 +471,7 @@ async fn dev_in(folder: &Path) -> Child {
     panic!("{:?}", end_of(dev).await);
 }
 
-async fn run_at(folder: &Path, arguments: &[&str]) -> Ended {
+pub(crate) async fn run_at(folder: &Path, arguments: &[&str]) -> Ended {
     let mut command = program(arguments);
     command.current_dir(folder);
     run(command).await

@@ -4,7 +4,7 @@ use continuum_tests::{World, until};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::cli::{json_in, program_in, run, run_in};
+use crate::cli::{dev_in, end_of, json_in, program_in, run, run_at, run_in};
 use crate::drain::Served;
 
 /// The worker of this name in the list, open or not.
@@ -206,4 +206,21 @@ async fn a_worker_that_is_unknown_or_not_the_only_one_of_its_name_is_refused() {
         assert_eq!(worker.end().await.0, Some(0));
     }
     world.finish([]).await;
+}
+
+#[tokio::test]
+async fn a_wait_ends_in_time_also_when_postgres_went_away_with_the_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = dev_in(folder.path()).await;
+    let list = run_at(folder.path(), &["workers", "list", "--format", "json"]).await;
+    let worker = list.stdout_json()["workers"][0]["worker"].clone();
+    // A `dev` takes its servers along.
+    let drain = ["workers", "drain", worker.as_str().unwrap()];
+    let arguments = [&drain[..], &["--wait", "--timeout", "2s"]].concat();
+    let waited = run_at(folder.path(), &arguments).await;
+    let seen = waited.code == Some(0) && waited.stdout.contains("has drained");
+    let told = waited.code == Some(6) && waited.stderr.contains("can't be seen to have drained");
+    assert!(seen || told, "{waited:?}");
+    let (code, log) = end_of(dev).await;
+    assert_eq!(code, Some(0), "{log}");
 }

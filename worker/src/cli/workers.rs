@@ -1,6 +1,6 @@
 //! `workers`: look at the fleet, and let one of it drain.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -496,20 +496,23 @@ async fn until_closed(
     mut session: Session,
     timeout: Duration,
 ) -> Result<Session, CliError> {
-    let deadline = Instant::now() + timeout;
     let mut trouble = None;
-    while session.open {
-        let looked = tokio::time::timeout_at(deadline.into(), look(database, session.clone()));
-        match looked.await {
-            Ok(Ok(looked)) => (session, trouble) = (looked, None),
-            // Postgres may come back in time.
-            Ok(Err(error)) if error.is_transient() => trouble = Some(error),
-            Ok(Err(error)) => return Err(error.into()),
-            Err(_) => return Err(too_late(&session, timeout, trouble)),
+    let looking = async {
+        while session.open {
+            match look(database, session.clone()).await {
+                Ok(looked) => (session, trouble) = (looked, None),
+                // Postgres may come back in time.
+                Err(error) if error.is_transient() => trouble = Some(error),
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(LOOK_PAUSE).await;
         }
-        tokio::time::sleep(LOOK_PAUSE).await;
+        Ok(())
+    };
+    match tokio::time::timeout(timeout, looking).await {
+        Ok(looked) => Ok(looked.map(|()| session)?),
+        Err(_) => Err(too_late(&session, timeout, trouble)),
     }
-    Ok(session)
 }
 
 fn too_late(
