@@ -14,6 +14,8 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use continuum_worker::metrics;
+
 /// The folders whose files a page may name.
 const FOLDERS: [&str; 11] = [
     "schema",
@@ -292,9 +294,10 @@ fn database_words(text: &str) -> HashSet<String> {
     ours.map(str::to_owned).collect()
 }
 
+/// Metrics look like words of the database.
 #[test]
-fn every_table_function_and_code_that_is_named_exists() {
-    let mut known = HashSet::new();
+fn every_table_function_code_and_metric_that_is_named_exists() {
+    let mut known: HashSet<String> = metrics::names().into_iter().collect();
     for entry in fs::read_dir(root().join("migrations")).unwrap() {
         known.extend(database_words(&read(&entry.unwrap().path())));
     }
@@ -305,7 +308,7 @@ fn every_table_function_and_code_that_is_named_exists() {
             .collect();
         assert!(
             unknown.is_empty(),
-            "{}: not in the migrations: {unknown:?}",
+            "{}: neither in the migrations nor a metric: {unknown:?}",
             page.path
         );
     }

@@ -1,6 +1,9 @@
 //! The HTTP port: what it says through the life of a worker.
 
+use std::collections::HashSet;
+use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use continuum_tests::{
 };
 use continuum_worker::dev::PrivatePostgres;
 use continuum_worker::prelude::*;
-use continuum_worker::{BusSource, Registry, Worker, WorkerConfig, WorkerState, registry};
+use continuum_worker::{BusSource, Registry, Worker, WorkerConfig, WorkerState, metrics, registry};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -288,5 +291,45 @@ async fn the_health_command_asks_the_port() {
         "{drained:?}"
     );
     health("live").await.assert_code(0);
+    world.finish([worker]).await;
+}
+
+/// `UPDATE_DOCS=1 cargo test -p continuum-tests metrics_are_documented` writes the page anew.
+#[test]
+fn metrics_are_documented() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let wanted = metrics::reference();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &wanted).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == wanted,
+        "docs/metrics.md is out of date: run the tests once with UPDATE_DOCS=1"
+    );
+}
+
+#[tokio::test]
+async fn a_worker_serves_the_metrics_that_are_documented_and_no_others() {
+    let world = World::new().await;
+    let (worker, address) = start(registry![idle], with_port(&world)).await;
+    until_state(&worker, WorkerState::Ready).await;
+    let text = get(address, "/metrics").await.body;
+    let samples: HashSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    let names = metrics::names();
+    let documented: HashSet<&str> = names.iter().map(String::as_str).collect();
+    let unknown: Vec<_> = samples.difference(&documented).collect();
+    assert!(unknown.is_empty(), "served and not documented: {unknown:?}");
+    for name in documented.difference(&samples) {
+        // A histogram has parts, and no sample of its own name.
+        assert!(
+            text.contains(&format!("\n{name}_bucket")),
+            "{name} is not served"
+        );
+    }
     world.finish([worker]).await;
 }

@@ -19,7 +19,7 @@ use self::book::{Book, SecondsGauge};
 use crate::config::WorkerConfig;
 use crate::engine::WorkerState;
 
-pub use self::reference::reference;
+pub use self::reference::{names, reference};
 
 /// The media type of the text.
 pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;

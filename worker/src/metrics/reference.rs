@@ -24,6 +24,30 @@ that holds it as `Worker::metrics`. This page is made from that text.
 | --- | --- | --- | --- |
 ";
 
+const ALERTS: &str = "
+## What to alert on
+
+Each line is a rule for Prometheus: the expression, how long it should hold, and what it tells. What to do then is in
+[Operating](operating.md).
+
+| Expression | For | Tells |
+| --- | --- | --- |
+| `absent(continuum_worker_state{state=\"ready\"} == 1)` | 1m | no worker is ready: nothing goes on, or nothing goes on as it should |
+| `max(continuum_reconciler_ownerless_runs) > 0` | 5m | runs are due and nobody takes them: no worker has their code, or all are full |
+| `max(continuum_reconciler_overdue_timers) > 0` | 5m | timers are due and nobody fires them |
+| `max(continuum_reconciler_expired_attempts) > 0` | 5m | attempts of dead workers are not recovered |
+| `increase(continuum_session_lost_total[10m]) > 0` | | a worker lost its session and dropped all it held: Postgres was away, or the worker was starved |
+| `rate(continuum_session_renewals_total{outcome=\"failed\"}[5m]) > 0` | 5m | heartbeats fail: sessions are about to be lost |
+| `continuum_nats_connected == 0` | 2m | a worker is without NATS: it works by polling, and signals over NATS wait |
+| `increase(continuum_runs_blocked_total[15m]) > 0` | | a run can't go on: its code has drifted, panicked or waits for something foreign |
+| `increase(continuum_signals_rejected_total[15m]) > 0` | | a signal could not be taken and was kept with its reason |
+| `increase(continuum_journal_appends_total{outcome=\"failed\"}[15m]) > 0` | | Postgres refuses to store what a run decided |
+| `histogram_quantile(0.99, sum by (le) (rate(continuum_journal_flush_seconds_bucket[5m]))) > 1` | 5m | commits take longer than a second |
+| `continuum_database_connections - continuum_database_connections_idle >= continuum_database_connections_max` | 5m | a worker's pool is used up: work waits for connections |
+| `rate(continuum_reconciler_passes_total{outcome=\"failed\"}[5m]) > 0` | 10m | what repairs the work of dead workers does not get through |
+| `rate(continuum_catch_up_passes_total{outcome=\"failed\"}[5m]) > 0` | 10m | what finds lost hints does not get through |
+";
+
 /// The documentation page of all metrics, as Markdown.
 #[doc(hidden)]
 #[must_use]
@@ -46,7 +70,24 @@ pub fn reference() -> String {
         )
         .expect("a String takes whatever is written to it");
     }
-    page
+    page + ALERTS
+}
+
+/// The names of all metrics, those of a histogram's parts included.
+#[doc(hidden)]
+#[must_use]
+pub fn names() -> Vec<String> {
+    let families = parse(&example().text()).expect("a worker's own text is well-formed");
+    let names = families.into_iter().flat_map(|family| {
+        let parts: &[&str] = match family.kind.as_str() {
+            "histogram" => &["", "_bucket", "_sum", "_count"],
+            _ => &[""],
+        };
+        parts
+            .iter()
+            .map(move |part| format!("{}{part}", family.name))
+    });
+    names.collect()
 }
 
 /// The metrics of a worker that is never started.
