@@ -7,10 +7,10 @@ TARGETS ?= event payload subject signal cli_json replay
 FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench fuzz doc fmt lint audit clean
+.PHONY: help setup demo test test-compose check bench fuzz doc fmt lint audit clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install the programs of PostgreSQL and NATS, if they are missing (Debian, Ubuntu)
 	@scripts/setup.sh
@@ -23,6 +23,9 @@ test: setup ## Run all tests: unit, integration, documentation
 	@scripts/setup.sh --tests
 	@echo "test: all tests of the workspace"
 	@$(CARGO) test --workspace
+
+test-compose: setup ## Run the compose cluster under fire, on a container engine (OFFICIAL=1: official images)
+	@tests/compose/run.sh
 
 check: ## Run the whole gate: format, lints, tests, documentation
 	@.ci/run

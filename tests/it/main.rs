@@ -9,6 +9,7 @@ mod cases;
 mod cli;
 mod clock;
 mod commit_points;
+mod compose;
 mod crash;
 mod docs;
 mod drain;
