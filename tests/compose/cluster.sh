@@ -54,9 +54,15 @@ is_healthy() { [[ $(health "$1") == "running healthy" ]]; }
 
 healthy_count() { [[ $(for worker in $(workers); do health "$worker"; done | grep -c '^running healthy$') -eq $1 ]]; }
 
-# The worker's own word, as `continuum health` has it from the worker's port: its session.
+# The worker's own word, as `continuum health` has it from the worker's port: its session. Fails while it is not ready.
 session() {
-    docker exec "$1" continuum health --format json | sed -n 's/.*"session": *"\([0-9a-f-]*\)".*/\1/p'
+    docker exec "$1" continuum health --format json 2>/dev/null | sed -n 's/.*"session": *"\([0-9a-f-]*\)".*/\1/p'
+}
+
+# Newer than the engine's opinion, which is as old as the last health check.
+all_are_ready() {
+    local worker
+    for worker in $(workers); do session "$worker" >/dev/null || return 1; done
 }
 
 # Whether some other worker has noticed the end of a session.
@@ -65,7 +71,7 @@ is_missed() { compose logs --no-color worker 2>/dev/null | grep -F "$1" | grep -
 # Whether the worker is ready under another session than this one.
 is_ready_anew() {
     local now
-    now=$(session "$1" 2>/dev/null) && [[ $now && $now != "$2" ]]
+    now=$(session "$1") && [[ $now && $now != "$2" ]]
 }
 
 exit_code() { docker inspect -f '{{.State.ExitCode}}' "$1"; }
@@ -100,7 +106,7 @@ drill_restart_servers() {
         docker kill "$(service "$server")" >/dev/null
         docker start "$(service "$server")" >/dev/null
         until_true 60 "$server is healthy" is_healthy "$(service "$server")"
-        until_true 90 "the workers are ready again" healthy_count 5
+        until_true 60 "the workers are ready again" all_are_ready
     done
 }
 

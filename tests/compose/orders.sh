@@ -2,16 +2,16 @@
 
 # How many orders wait for their review before the eldest gets it.
 waiting_max=25
+# How many are placed at once.
+lanes=4
 orders_pid=
 
 orders_begin() {
     say "orders begin to come"
     place_orders >"$work/place.log" 2>&1 &
     orders_pid=$!
-    until_true 60 "the first orders are placed" has_lines "$work/placed" 10
+    until_true 60 "the first orders are placed" has_placed 10
 }
-
-has_lines() { [[ -f $1 && $(wc -l <"$1") -ge $2 ]]; }
 
 orders_stop() {
     [[ $orders_pid ]] || return 0
@@ -25,22 +25,35 @@ orders_end() {
     : >"$work/enough"
     wait "$orders_pid" || fail "orders could not be placed: $(tail -5 "$work/place.log")"
     orders_pid=
-    say "$(wc -l <"$work/placed") orders were placed"
+    say "$(placed) orders were placed"
     until_true 120 "every order has ended" all_have_ended
 }
 
-all_have_ended() { [[ -z $("$programs/orders" runs list --state active --limit 1) ]]; }
+all_have_ended() { [[ -z $("$programs/orders" runs list --state active --limit 1 2>/dev/null) ]]; }
 
+# Several at once, in rounds.
 place_orders() {
-    local number=0
+    local number=0 reviewed=0 lane
     trap '' PIPE
+    mkdir -p "$work/ids"
     until [[ -f $work/enough ]]; do
-        number=$((number + 1))
-        place "$number"
-        if [[ $number -gt $waiting_max ]]; then review $((number - waiting_max)); fi
+        for lane in $(seq "$lanes"); do place $((number + lane)) & done
+        for lane in $(seq "$lanes"); do wait -n || return 1; done
+        number=$((number + lanes))
+        while [[ $((number - reviewed)) -gt $waiting_max ]]; do
+            reviewed=$((reviewed + 1))
+            review "$reviewed" || return 1
+        done
     done
-    for number in $(seq $((number > waiting_max ? number - waiting_max + 1 : 1)) "$number"); do review "$number"; done
+    while [[ $reviewed -lt $number ]]; do
+        reviewed=$((reviewed + 1))
+        review "$reviewed" || return 1
+    done
 }
+
+placed() { ls "$work/ids" 2>/dev/null | wc -l; }
+
+has_placed() { [[ $(placed) -ge $1 ]]; }
 
 # The key makes it safe to try again. Each activity takes a while, so that there is something to interrupt.
 place() {
@@ -50,13 +63,13 @@ place() {
         tries=$((tries + 1))
         [[ $tries -lt 10 ]] || return 1
     done
-    echo "$id" >>"$work/placed"
+    echo "$id" >"$work/ids/$1"
 }
 
 # Every fifth order is refused. A publish without an acknowledgement is repeated under the same id.
 review() {
     local id approved=true tries=0
-    id=$(sed -n "$1p" "$work/placed")
+    id=$(<"$work/ids/$1")
     [[ $(($1 % 5)) -ne 0 ]] || approved=false
     until publish "continuum.default.signal.$id.fraud_review" "review-$1" \
         '{"approved": '$approved', "reviewer": "ada"}'; do
@@ -106,9 +119,9 @@ acknowledged() {
 # once, and then either the parcel was handed over or the money given back.
 orders_check() {
     local placed refused completed
-    placed=$(wc -l <"$work/placed")
+    placed=$(placed)
     refused=$((placed / 5))
-    [[ $(sort -u "$work/placed" | wc -l) -eq $placed ]] || fail "two orders got the same run"
+    [[ $(cat "$work"/ids/* | sort -u | wc -l) -eq $placed ]] || fail "two orders got the same run"
     completed=$("$programs/orders" runs list --state completed --limit 10000 --format json | tr '{' '\n' | grep -c '"run_id"')
     [[ $completed -eq $placed ]] || fail "of $placed orders, $completed have completed"
 

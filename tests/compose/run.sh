@@ -10,7 +10,7 @@
 #
 # It starts an engine if none runs, and removes whatever it made.
 set -Eeuo pipefail
-trap 'echo "compose: FAILED at ${BASH_SOURCE[0]}:$LINENO: $BASH_COMMAND" >&2' ERR
+trap '[[ $BASH_SUBSHELL -gt 0 ]] || echo "compose: FAILED at ${BASH_SOURCE[0]}:$LINENO: $BASH_COMMAND" >&2' ERR
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
