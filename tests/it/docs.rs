@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use continuum_worker::metrics;
 
 /// The folders whose files a page may name.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 12] = [
     "schema",
     "migrations",
     "bus",
@@ -27,6 +27,7 @@ const FOLDERS: [&str; 11] = [
     "tests",
     "benches",
     "docs",
+    "deploy",
     "scripts",
     ".ci",
 ];
