@@ -153,7 +153,7 @@ cluster_check() {
     grep -q '1 passed' "$work/check.log" || fail "the checker did not run: $(cat "$work/check.log")"
 }
 
-# Everything stops in order when the cluster is told to, well within the grace period.
+# Everything stops in order when the cluster is told to: the workers drain while Postgres and NATS are still there.
 cluster_stop() {
     local began=$SECONDS worker
     compose stop >"$work/stop.log" 2>&1

@@ -48,7 +48,7 @@ image_build() {
 }
 
 images_remove() {
-    docker image ls -q "$tag" | sort -u | xargs -r docker image rm -f >/dev/null 2>&1 || true
+    docker image ls --format '{{.Repository}}:{{.Tag}}' "$tag" | xargs -r docker image rm -f >/dev/null 2>&1 || true
 }
 
 newest_postgres() {
