@@ -48,7 +48,7 @@ image_build() {
 }
 
 images_remove() {
-    docker image ls --format '{{.Repository}}:{{.Tag}}' "$tag" | xargs -r docker image rm -f >/dev/null 2>&1 || true
+    docker image ls --format '{{.Repository}}:{{.Tag}}' "$tag" 2>/dev/null | xargs -r docker image rm -f >/dev/null 2>&1 || true
 }
 
 newest_postgres() {
