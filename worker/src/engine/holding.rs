@@ -189,7 +189,6 @@ impl Life {
                     "resident.ready"
                 );
                 self.core.metrics.residents.built.inc();
-                self.core.metrics.residents.built.inc();
                 self.ready_at = Some(Instant::now());
                 self.state = Some(Arc::clone(&state));
                 self.steps.spawn(async move {
