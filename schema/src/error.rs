@@ -134,7 +134,9 @@ impl From<sqlx::Error> for Error {
             // deadlock, serialization, lock time-out, statement time-out: rolled back as a whole
             "40P01" | "40001" | "55P03" | "57014" => Self::Contended(error),
             // a server that became a replica, shuts down, starts up, or has no connection left
-            "25006" | "57P01" | "57P02" | "57P03" | "53300" | "57P05" => Self::Unavailable(error),
+            "25006" | "57P01" | "57P02" | "57P03" | "53300" => Self::Unavailable(error),
+            // the server closed a connection that was idle, or whose transaction was idle or took too long: rolled back
+            "25P03" | "25P04" | "57P05" => Self::Unavailable(error),
             code if code.starts_with("08") || code.starts_with("58") || code.starts_with("53") => {
                 Self::Unavailable(error)
             }
