@@ -302,7 +302,11 @@ BEGIN
         IF p.chain_id IS NULL THEN
             o_outcome := 2;
         ELSIF p.current_run IS NULL THEN
-            o_outcome := 3;
+            -- Whoever repeats a signal whose answer was lost may have ended the run by it.
+            o_outcome := CASE WHEN EXISTS (SELECT 1 FROM continuum_ingress_keys k
+                                           WHERE k.chain_id = p.chain_id AND k.name = coalesce(p.name, '')
+                                             AND k.delivery_id = p.delivery)
+                              THEN 1 ELSE 3 END;
         ELSIF NOT p.chain_id = ANY (coalesce(v_locked, '{}')) THEN
             o_outcome := 4;
         ELSE

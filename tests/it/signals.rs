@@ -379,7 +379,8 @@ async fn a_signal_that_comes_before_its_wait_is_received_and_one_after_the_end_i
     let client = world.client().await;
     let run = client.start(collect, 3).await.unwrap();
     for item in ["a", "b", "c"] {
-        run.signal("item", &item.to_owned()).await.unwrap();
+        let signal = run.signal("item", &item.to_owned());
+        signal.delivery_id(item).await.unwrap();
     }
     assert_eq!(run.get().await.unwrap().mail, 3);
     let worker = world.worker(registry![collect]).await;
@@ -393,6 +394,22 @@ async fn a_signal_that_comes_before_its_wait_is_received_and_one_after_the_end_i
         matches!(late, Err(ClientError::Ended(id)) if id == run.run_id()),
         "{late:?}"
     );
+    // A sender that never heard that its signal was accepted: by NATS again, and by itself.
+    let again = run.signal("item", &"c".to_owned()).delivery_id("c").await;
+    assert_eq!(again.unwrap(), Signalled::Duplicate);
+    let foreigner = Foreigner::new(&world).await;
+    let item = foreigner.item(run.run_id());
+    for id in ["c", "e"] {
+        let headers = [("Nats-Msg-Id", id)];
+        foreigner.send(item.clone(), &headers, "\"c\"").await;
+    }
+    let look = async || {
+        let rows = rejected(&world).await;
+        (!rows.is_empty()).then_some(rows)
+    };
+    let rows = until("the new one is rejected", look).await;
+    let ids: Vec<_> = rows.iter().map(|row| row.delivery_id.as_deref()).collect();
+    assert_eq!(ids, [Some("e")], "what was received is not rejected too");
     world.finish([worker]).await;
 }
 

@@ -292,7 +292,13 @@ impl Model {
             return Posted::NotFound;
         };
         if chain.lease.is_none() {
-            return Posted::Ended;
+            let is_known = letter
+                .delivery
+                .is_some_and(|d| chain.accepted.contains(&(letter.name, d)));
+            return match is_known {
+                true => Posted::Duplicate,
+                false => Posted::Ended,
+            };
         }
         let is_new = letter
             .delivery
