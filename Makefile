@@ -3,11 +3,12 @@
 CARGO ?= cargo
 BENCH_FLAGS := $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(PROFILE),--profile)
 SECONDS ?= 60
+MINUTES ?= 5
 TARGETS ?= event payload subject signal cli_json replay
 FUZZ_FLAGS := -max_len=4096 -timeout=10 -rss_limit_mb=1024 -verbosity=0 -print_final_stats=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-compose check bench fuzz doc fmt lint audit clean
+.PHONY: help setup demo test test-compose check soak bench fuzz doc fmt lint audit clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,12 @@ test-compose: setup ## Run the compose cluster under fire, on a container engine
 
 check: ## Run the whole gate: format, lints, tests, documentation
 	@.ci/run
+
+# Episodes of 40 s, each with the plan of one seed: SEED=7 SEED=7,8,9 or, without, from 1 on.
+soak: ## Run worker processes under random faults (MINUTES=5, SEED=n to repeat one plan)
+	@scripts/setup.sh --tests
+	@echo "soak: five workers under random faults on private servers, for $(MINUTES) min"
+	@$(CARGO) run -q -p continuum-tests --bin soak -- --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED))
 
 bench: setup ## Run the benchmarks (QUICK=1 for a short round, ONLY=w5,held, SCALE=0.1, PROFILE=1)
 	@echo "bench: building for release and measuring on private servers"

@@ -1,16 +1,14 @@
 //! The database's clock steps. It is the only clock that counts, and still a step robs nobody and stalls nothing.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use continuum_schema::{journal, migration};
-use continuum_tests::{PATIENCE, World, servers, until};
+use continuum_tests::{FakeClock, PATIENCE, World, servers, until};
 use continuum_worker::dev::{PostgresOptions, PrivatePostgres};
 use continuum_worker::prelude::*;
 use continuum_worker::{Client, RunHandle, Worker, registry};
 use futures::future::join_all;
-use tempfile::TempDir;
 use uuid::Uuid;
 
 const HOUR: i64 = 3600;
@@ -18,57 +16,28 @@ const HOUR: i64 = 3600;
 /// A Postgres whose clock can be set while it runs.
 struct SteppedPostgres {
     postgres: PrivatePostgres,
-    folder: TempDir,
+    clock: FakeClock,
 }
 
 impl SteppedPostgres {
     async fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let stepped = Self::prepare(&folder);
-        let postgres = PrivatePostgres::start(stepped).await;
-        Self {
-            postgres: postgres.expect("a private Postgres starts under libfaketime"),
-            folder,
-        }
-    }
-
-    /// The library reads the offset at each look at the clock. Waits stay real: they are measured by another clock.
-    fn prepare(folder: &TempDir) -> PostgresOptions {
-        use std::os::unix::fs::PermissionsExt as _;
-        let readable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), readable).expect("it is ours");
-        let offset = folder.path().join("offset");
-        std::fs::write(&offset, "+0\n").expect("room for a file");
-        let environment = [
-            ("LD_PRELOAD", library().display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", offset.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ];
-        PostgresOptions {
-            environment: environment.map(|(k, v)| (k.to_owned(), v)).to_vec(),
+        let clock = FakeClock::new();
+        let options = PostgresOptions {
+            environment: clock.environment(),
             fsync: false,
             ..PostgresOptions::default()
+        };
+        let postgres = PrivatePostgres::start(options).await;
+        Self {
+            postgres: postgres.expect("a private Postgres starts under libfaketime"),
+            clock,
         }
     }
 
     /// The clock shows so many seconds more than the true time.
     fn set(&self, seconds: i64) {
-        let new = self.folder.path().join("new");
-        std::fs::write(&new, format!("{seconds:+}\n")).expect("room for a file");
-        // Nobody ever reads half a number.
-        std::fs::rename(new, self.folder.path().join("offset")).expect("it is ours");
+        self.clock.set(seconds);
     }
-}
-
-/// Debian's package `faketime` brings it.
-fn library() -> PathBuf {
-    let folders = std::fs::read_dir("/usr/lib").expect("every system has it");
-    let found = folders
-        .flatten()
-        .map(|folder| folder.path().join("faketime/libfaketime.so.1"))
-        .find(|library| library.is_file());
-    found.expect("libfaketime is installed")
 }
 
 #[activity(queue = "clock")]

@@ -9,14 +9,16 @@ use bytes::Bytes;
 use continuum_bus::{Bus, BusConfig, ContentType, Subjects};
 use continuum_schema::run::{self, RunState};
 use continuum_schema::{Name, activity};
-use continuum_tests::{ProcessSettings, WorkerProcess, World, check, until};
+use continuum_tests::{
+    ProcessSettings, Seen, WorkerProcess, World, carried_out, check, compare, until,
+};
 use continuum_worker::Client;
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use uuid::Uuid;
 
-use crate::crash::{PROCESS, Seen, carried_out, compare};
+use crate::crash::PROCESS;
 
 /// Cases at a time.
 const AT_ONCE: usize = 6;

@@ -1,15 +1,13 @@
 //! kill -9 at random moments: nothing is lost, and no result that is in a journal is ever overwritten.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::path::Path;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use continuum_schema::{Event, Payload, event::Outcome};
-use continuum_tests::{ProcessSettings, WorkerProcess, World, check, serve};
+use continuum_schema::Event;
+use continuum_tests::cluster::load::{slow, tangle, work, work_once};
+use continuum_tests::{
+    ProcessSettings, Seen, WorkerProcess, World, carried_out, carry_out, check, compare, serve,
+};
 use continuum_worker::prelude::*;
 use continuum_worker::{Client, Registry, RunHandle, registry};
 use rand::{RngExt as _, SeedableRng as _};
@@ -27,110 +25,6 @@ const PROCESSES: usize = 3;
 
 /// Runs that are kept in flight.
 const IN_FLIGHT: usize = 12;
-
-/// What this process was started with; in the test's own process nothing of this is used.
-static SETTINGS: LazyLock<ProcessSettings> = LazyLock::new(|| {
-    ProcessSettings::of_this_process().expect("only worker processes run this code")
-});
-
-static NOTES: AtomicU32 = AtomicU32::new(0);
-
-/// Writes down that an effect was carried out, and gives it a value that no other execution has.
-fn carry_out(run_id: Uuid, effect: &str, attempt: u32) -> String {
-    let value = format!(
-        "{}/{}",
-        SETTINGS.name,
-        NOTES.fetch_add(1, Ordering::Relaxed)
-    );
-    let mut log = OpenOptions::new()
-        .append(true)
-        .open(&SETTINGS.log)
-        .expect("the log exists");
-    // One write of one line: lines of several processes don't mix, and a kill leaves none in half.
-    log.write_all(format!("{run_id} {effect} {attempt} {value}\n").as_bytes())
-        .expect("the disk has room");
-    value
-}
-
-#[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
-async fn work(
-    ctx: ActivityContext,
-    (effect, millis): (String, u64),
-) -> Result<String, ActivityError> {
-    tokio::time::sleep(Duration::from_millis(millis)).await;
-    Ok(carry_out(ctx.run_id(), &effect, ctx.attempt()))
-}
-
-#[activity(queue = "crash", retry(max_attempts = 1))]
-async fn work_once(ctx: ActivityContext, effect: String) -> Result<String, ActivityError> {
-    let value = carry_out(ctx.run_id(), &effect, ctx.attempt());
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    Ok(value)
-}
-
-/// Every kind of effect, one after another and side by side; the result tells all values that the code has seen.
-#[workflow(version = 1)]
-async fn tangle(
-    ctx: &WorkflowContext,
-    number: u64,
-) -> Result<Vec<(String, String)>, WorkflowError> {
-    let run_id = ctx.info().run_id;
-    let mut seen = Vec::new();
-    let first: String = ctx
-        .step(
-            "first",
-            move || async move { Ok(carry_out(run_id, "first", 1)) },
-        )
-        .await?;
-    seen.push(("first".to_owned(), first));
-    let charged = ctx
-        .activity(work, ("charge".to_owned(), number % 7))
-        .await?;
-    seen.push(("charge".to_owned(), charged));
-    ctx.sleep(Duration::from_millis(10 + number % 30)).await?;
-    let names: Vec<String> = (0..3).map(|n| format!("ship{n}")).collect();
-    let shipped = ctx
-        .join_all(
-            names
-                .iter()
-                .map(|name| ctx.activity(work, (name.clone(), 5))),
-        )
-        .await;
-    for (name, value) in names.into_iter().zip(shipped) {
-        seen.push((name, value?));
-    }
-    let word: String = ctx.signal::<String>("go").await?;
-    seen.push(("go".to_owned(), word));
-    let (left, right) = futures::join!(
-        ctx.step("left", move || async move {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            Ok(carry_out(run_id, "left", 1))
-        }),
-        ctx.activity(work, ("right".to_owned(), 10)),
-    );
-    let left: String = left?;
-    seen.extend([("left".to_owned(), left), ("right".to_owned(), right?)]);
-    match ctx.activity(work_once, "once".to_owned()).await {
-        Ok(value) => seen.push(("once".to_owned(), value)),
-        Err(error) if error.kind() == "WorkerLost" => {}
-        Err(error) => return Err(error.into()),
-    }
-    let late: Option<String> = ctx
-        .signal::<String>("never")
-        .timeout(Duration::from_millis(20))
-        .await?;
-    let last: String = ctx
-        .step(
-            "last",
-            move || async move { Ok(carry_out(run_id, "last", 1)) },
-        )
-        .await?;
-    seen.extend([
-        ("never".to_owned(), format!("{late:?}")),
-        ("last".to_owned(), last),
-    ]);
-    Ok(seen)
-}
 
 /// Fails at first; a later attempt takes so long that its run goes cold meanwhile.
 #[activity(queue = "crash", retry(unlimited, initial = "1ms"))]
@@ -206,26 +100,6 @@ pub(crate) async fn only_try(ctx: &WorkflowContext, _input: ()) -> Result<String
     }
 }
 
-/// A slow step and a slow activity side by side, then a wait.
-#[workflow(version = 1)]
-pub(crate) async fn slow(
-    ctx: &WorkflowContext,
-    _input: (),
-) -> Result<(String, String), WorkflowError> {
-    let run_id = ctx.info().run_id;
-    let (step, activity) = futures::join!(
-        ctx.step("slow", move || async move {
-            carry_out(run_id, "slow", 0);
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            Ok(carry_out(run_id, "slow", 1))
-        }),
-        ctx.activity(work, ("work".to_owned(), 300)),
-    );
-    let step: String = step?;
-    let _: String = ctx.signal::<String>("go").await?;
-    Ok((step, activity?))
-}
-
 /// Everything that a worker process can run.
 fn registry() -> Registry {
     registry![
@@ -247,26 +121,6 @@ fn registry() -> Registry {
 async fn worker_process() {
     serve(registry()).await;
 }
-
-/// What was carried out, as the worker processes noted it: run, effect, attempt and value.
-pub(crate) fn carried_out(log: &Path) -> Vec<(Uuid, String, u32, String)> {
-    let text = std::fs::read_to_string(log).expect("the log exists");
-    let note = |line: &str| {
-        let mut words = line.split(' ');
-        let mut next = || words.next().expect("four words a line").to_owned();
-        let (run_id, effect, attempt, value) = (next(), next(), next(), next());
-        (
-            run_id.parse().expect("an id"),
-            effect,
-            attempt.parse().expect("a number"),
-            value,
-        )
-    };
-    text.lines().map(note).collect()
-}
-
-/// What a run's code has seen: effects and their values.
-pub(crate) type Seen = Vec<(String, String)>;
 
 struct Storm {
     world: World,
@@ -407,71 +261,6 @@ impl Storm {
         }
         check(&self.world.database).await;
     }
-}
-
-/// One run: its result, its journal and what was carried out tell the same.
-pub(crate) fn compare(
-    run_id: Uuid,
-    result: &[(String, String)],
-    history: &[Event],
-    notes: &HashSet<(String, u32, String)>,
-) {
-    let mut journaled: HashSet<String> = HashSet::new();
-    let mut names = HashMap::new();
-    for event in history {
-        let (effect, attempt, outcome) = match event {
-            Event::ActivityScheduled(scheduled) => {
-                names.insert(scheduled.effect, effect_of(&scheduled.input));
-                continue;
-            }
-            Event::ActivityCompleted {
-                effect,
-                attempt,
-                outcome,
-            } => (names[effect].clone(), *attempt, outcome),
-            Event::StepCompleted { name, outcome, .. } => (name.clone(), 1, outcome),
-            _ => continue,
-        };
-        match outcome {
-            Outcome::Ok(value) => {
-                let value: String = value.decode().expect("a text");
-                assert!(
-                    notes.contains(&(effect.clone(), attempt, value.clone())),
-                    "run {run_id}: {effect} is journaled as {value}, which never happened"
-                );
-                journaled.insert(value);
-            }
-            Outcome::Err(failure) => assert_eq!(
-                (effect.as_str(), failure.kind.as_str()),
-                ("once", "WorkerLost")
-            ),
-        }
-    }
-    let once = notes
-        .iter()
-        .filter(|(effect, _, _)| effect == "once")
-        .count();
-    assert!(
-        once <= 1,
-        "run {run_id}: an activity of one attempt was carried out {once} times"
-    );
-    for (effect, value) in result {
-        match effect.as_str() {
-            "go" => assert_eq!(*value, run_id.to_string()),
-            "never" => assert_eq!(value, "None"),
-            _ => assert!(
-                journaled.contains(value),
-                "run {run_id}: the code saw {value} for {effect}, the journal has not"
-            ),
-        }
-    }
-}
-
-/// The name that is in the input of each activity here.
-fn effect_of(input: &Payload) -> String {
-    input
-        .decode::<(String, u64)>()
-        .map_or_else(|_| input.decode().expect("a name"), |(name, _)| name)
 }
 
 #[tokio::test(flavor = "multi_thread")]

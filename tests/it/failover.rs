@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use continuum_schema::session::{self, NewSession};
 use continuum_schema::{Database, DatabaseConfig, Error, Lease, Pooler, lease, migration, run};
 use continuum_tests::{
-    Cluster, Held, PATIENCE, Proxy, Waits, World, port_of, postgres_on_a_port, servers, until,
+    Held, PATIENCE, PostgresNode, Proxy, Waits, World, port_of, postgres_on_a_port, servers, until,
     until_ready,
 };
 use continuum_worker::dev::PrivatePostgres;
@@ -98,14 +98,14 @@ const AT_FIRST_WORD: usize = 7;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_promotion_of_a_lagging_replica_every_run_goes_on_from_what_is_left() {
-    let primary = Cluster::primary().await;
+    let primary = PostgresNode::primary().await;
     let replication = Proxy::to(port_of(&primary.postgres)).await;
-    let replica = Cluster::follow(replication.port()).await;
+    let replica = PostgresNode::follow(replication.port()).await;
     let front = Proxy::to(port_of(&primary.postgres)).await;
 
     let world = World::at(&front.postgres_url(), servers().await.nats.url());
     let instance = world.instance.clone();
-    let directly = |cluster: &Cluster| {
+    let directly = |cluster: &PostgresNode| {
         let url = cluster.postgres.url();
         Database::new(DatabaseConfig::new(url, &instance)).unwrap()
     };

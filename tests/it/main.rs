@@ -8,6 +8,7 @@ mod bus_contract;
 mod cases;
 mod cli;
 mod clock;
+mod cluster;
 mod commit_points;
 mod compose;
 mod crash;

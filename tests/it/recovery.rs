@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use continuum_schema::{Event, run::RunState};
-use continuum_tests::{ProcessSettings, WorkerProcess, World, until, until_ready};
+use continuum_tests::cluster::load::slow;
+use continuum_tests::{ProcessSettings, WorkerProcess, World, carried_out, until, until_ready};
 use continuum_worker::dev::{PostgresOptions, PrivatePostgres};
 use continuum_worker::prelude::*;
 use continuum_worker::{Drained, Worker, WorkerConfig, registry};
@@ -12,7 +13,7 @@ use tempfile::NamedTempFile;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::crash::{PROCESS, carried_out, only_try, second_try, slow};
+use crate::crash::{PROCESS, only_try, second_try};
 
 /// The time-out of sessions where something quicker is to find the dead ones.
 const LONG_TTL: Duration = Duration::from_secs(20);

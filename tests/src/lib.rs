@@ -3,7 +3,10 @@
 
 mod bouncer;
 mod checker;
+mod clock;
+pub mod cluster;
 mod http;
+mod ledger;
 mod look;
 mod observe;
 mod process;
@@ -16,11 +19,13 @@ mod world;
 
 pub use bouncer::Bouncer;
 pub use checker::check;
+pub use clock::FakeClock;
 pub use http::{Answer, ask};
+pub use ledger::{Seen, carried_out, carry_out, compare};
 pub use look::{Held, Waits};
 pub use observe::{metric, until};
-pub use process::{ProcessSettings, WorkerProcess, serve};
-pub use proxy::Proxy;
-pub use replica::{Cluster, port_of, postgres_on_a_port};
+pub use process::{Left, ProcessSettings, WorkerProcess, serve};
+pub use proxy::{Cut, Proxy};
+pub use replica::{PostgresNode, port_of, postgres_on_a_port};
 pub use servers::{Servers, servers};
 pub use world::{PATIENCE, World, until_ready};

@@ -209,6 +209,40 @@ impl World {
             .collect()
     }
 
+    /// Waits until nobody is connected to the server but whoever looks.
+    ///
+    /// # Panics
+    /// If a connection is left, with what it did last.
+    pub async fn until_unconnected(&self) {
+        let mut connection = connect(self).await;
+        let sql = "SELECT pid || ' ' || state || ': ' || left(query, 60) FROM pg_stat_activity
+                   WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+        let mut left = Vec::<String>::new();
+        let looking = async {
+            loop {
+                let rows = ask(&mut connection, sql.to_owned()).await;
+                left = rows.iter().map(|row| row.get(0)).collect();
+                if left.is_empty() {
+                    return;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let alone = tokio::time::timeout(PATIENCE, looking).await;
+        assert!(alone.is_ok(), "connections are left: {left:#?}");
+    }
+
+    /// For how many seconds the oldest transaction of a connection of Continuum's is open.
+    ///
+    /// # Panics
+    /// If Postgres does not answer.
+    pub async fn oldest_transaction(&self) -> f64 {
+        let sql =
+            "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)), 0)::float8
+                   FROM pg_stat_activity WHERE application_name = 'continuum'";
+        ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
+    }
+
     /// How many months of the journal have a partition.
     ///
     /// # Panics

@@ -10,13 +10,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use continuum_bus::BusConfig;
-use continuum_schema::{DatabaseConfig, Name};
+use continuum_schema::{DatabaseConfig, Name, Pooler};
 use continuum_worker::{BusSource, Registry, Worker, WorkerConfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -27,6 +28,9 @@ const SETTINGS: &str = "CONTINUUM_TEST_WORKER";
 
 /// What a process writes before the id of each session that it opens.
 const SESSION: &str = "opened-session ";
+
+/// What a process writes before it ends by itself: whether it left nothing behind, and the activities handed back.
+const LEFT: &str = "left ";
 
 /// What a worker process is told.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +53,18 @@ pub struct ProcessSettings {
     pub idle_max: Duration,
     /// The time between two looks at who holds the residents.
     pub resident_interval: Duration,
+    /// The longest that work waits when no hint arrives.
+    pub poll_interval: Duration,
+    /// The time between two catch-up passes.
+    pub catch_up_interval: Duration,
+    /// The longest that a statement may take, and a transaction be idle.
+    pub statement_timeout: Duration,
+    /// Whether it works as behind a pooler in transaction mode: every statement in a transaction of its own.
+    pub is_pooled: bool,
+    /// How often the owners of a run may die without a new event.
+    pub crashes_max: i32,
+    /// Further environment variables.
+    pub environment: Vec<(String, String)>,
 }
 
 impl ProcessSettings {
@@ -65,6 +81,12 @@ impl ProcessSettings {
             session_ttl: Duration::from_secs(20),
             idle_max: Duration::from_secs(60),
             resident_interval: Duration::from_millis(200),
+            poll_interval: Duration::from_millis(200),
+            catch_up_interval: Duration::from_secs(1),
+            statement_timeout: Duration::from_secs(30),
+            is_pooled: false,
+            crashes_max: 20,
+            environment: Vec::new(),
         }
     }
 
@@ -82,13 +104,19 @@ impl ProcessSettings {
         let instance = Name::new(&self.instance).expect("the parent wrote a valid name");
         let database = DatabaseConfig {
             connections: 4,
+            statement_timeout: self.statement_timeout,
+            pooler: match self.is_pooled {
+                true => Pooler::Transaction,
+                false => Pooler::None,
+            },
             ..DatabaseConfig::new(&self.postgres_url, &instance)
         };
         let bus = BusSource::Nats(Box::new(BusConfig::new([self.nats_url.clone()])));
         WorkerConfig {
             name: self.name.clone(),
-            poll_interval: Duration::from_millis(200),
-            catch_up_interval: Duration::from_secs(1),
+            poll_interval: self.poll_interval,
+            catch_up_interval: self.catch_up_interval,
+            crashes_max: self.crashes_max,
             beat_interval: self.beat_interval,
             session_ttl: self.session_ttl,
             idle_max: self.idle_max,
@@ -126,11 +154,13 @@ impl WorkerProcess {
         variable: Option<(&str, &str)>,
     ) -> Self {
         let program = std::env::current_exe().expect("a running program has a path");
+        let environment = settings.environment.clone();
         let settings = serde_json::to_string(settings).expect("plain data");
         let mut child = Command::new(program)
             .args([test, "--exact", "--nocapture"])
             .env(SETTINGS, settings)
             .envs(variable)
+            .envs(environment)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -174,6 +204,27 @@ impl WorkerProcess {
             .expect("the process lived until now");
     }
 
+    /// Asks the process to leave as an orchestrator does, by SIGTERM, and waits until it has.
+    ///
+    /// # Panics
+    /// If it does not within the patience of a test.
+    pub async fn leave(mut self) -> Left {
+        self.signal(Signal::SIGTERM);
+        let leaving = async {
+            let mut left = None;
+            while let Some(line) = self.lines.next_line().await.expect("its output is text") {
+                if let Some((_, words)) = line.split_once(LEFT) {
+                    left = Left::read(words);
+                }
+            }
+            self.child.wait().await.expect("it is our child");
+            left.expect("it says what it left before it ends")
+        };
+        tokio::time::timeout(PATIENCE, leaving)
+            .await
+            .expect("the process leaves in time")
+    }
+
     /// Whether the process has ended by itself.
     ///
     /// # Panics
@@ -204,6 +255,25 @@ impl WorkerProcess {
     }
 }
 
+/// What a process said as it left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Whether nothing was left for others to find.
+    pub is_clean: bool,
+    /// Activities that were handed back before their end.
+    pub handed_back: usize,
+}
+
+impl Left {
+    fn read(words: &str) -> Option<Self> {
+        let (is_clean, handed_back) = words.trim().split_once(' ')?;
+        Some(Self {
+            is_clean: is_clean.parse().ok()?,
+            handed_back: handed_back.parse().ok()?,
+        })
+    }
+}
+
 /// The body of the test that is a worker process. In any other process it does nothing.
 ///
 /// # Panics
@@ -213,9 +283,7 @@ pub async fn serve(registry: Registry) {
         return;
     };
     tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env(
-            "CONTINUUM_TEST_LOG",
-        ))
+        .with_env_filter(log_filter())
         .with_writer(std::io::stderr)
         .init();
     let worker = Worker::start(registry, settings.worker_config())
@@ -235,10 +303,21 @@ pub async fn serve(registry: Registry) {
     };
     let (parent, orphaned) = oneshot::channel();
     std::thread::spawn(|| wait_for_orphanhood(parent));
+    let mut asked_to_leave = signal(SignalKind::terminate()).expect("a handler");
     tokio::select! {
         () = tell => {}
         _ = orphaned => {}
+        _ = asked_to_leave.recv() => {
+            let drained = worker.stop().await;
+            println!("\n{LEFT}{} {}", drained.is_clean(), drained.activities_handed_back);
+        }
     }
+}
+
+/// Errors only, unless it is told otherwise; that a server is away is no error here.
+fn log_filter() -> tracing_subscriber::EnvFilter {
+    tracing_subscriber::EnvFilter::try_from_env("CONTINUUM_TEST_LOG")
+        .unwrap_or_else(|_| "error,async_nats=off".into())
 }
 
 /// The parent writes nothing: whatever ends the read says that it is gone.

@@ -1,6 +1,7 @@
-//! A TCP proxy before a server, which can be led elsewhere, and can swallow everything without a word.
+//! A TCP proxy before a server: it can be led elsewhere, swallow what goes one way or both, hang up, and be slow.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,13 +16,42 @@ pub struct Proxy {
     _serving: JoinSet<()>,
 }
 
+/// What of a connection is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// What the client says is not heard; what the server says is.
+    ToServer,
+    /// The server hears everything, and its answers are lost.
+    FromServer,
+    /// Nothing passes.
+    Both,
+}
+
+impl Cut {
+    const fn stops(self, way: Self) -> bool {
+        matches!(
+            (self, way),
+            (Self::Both, _)
+                | (Self::ToServer, Self::ToServer)
+                | (Self::FromServer, Self::FromServer)
+                | (_, Self::Both)
+        )
+    }
+}
+
 #[derive(Clone, Copy)]
 struct State {
     target: SocketAddr,
-    /// Nothing passes, and nobody is told.
-    is_hole: bool,
+    /// What does not pass; nobody is told.
+    cut: Option<Cut>,
+    /// Whether new connections are closed at once.
+    refuses: bool,
+    /// How much longer everything takes.
+    delay: Duration,
     /// Connections with a lower number never pass anything again, and stay open.
     first_alive: u64,
+    /// Connections with a lower number are closed.
+    first_open: u64,
     /// The number of the next connection.
     next: u64,
 }
@@ -38,8 +68,11 @@ impl Proxy {
         let address = listener.local_addr().expect("it is bound");
         let state = watch::Sender::new(State {
             target: (Ipv4Addr::LOCALHOST, port).into(),
-            is_hole: false,
+            cut: None,
+            refuses: false,
+            delay: Duration::ZERO,
             first_alive: 0,
+            first_open: 0,
             next: 0,
         });
         let mut serving = JoinSet::new();
@@ -66,6 +99,12 @@ impl Proxy {
         )
     }
 
+    /// The URL of NATS behind it.
+    #[must_use]
+    pub fn nats_url(&self) -> String {
+        format!("nats://{}", self.address)
+    }
+
     /// Leads new connections to another port. Those that are open stay where they are.
     pub fn switch(&self, port: u16) {
         self.state
@@ -74,20 +113,42 @@ impl Proxy {
 
     /// Swallows everything from now on.
     pub fn hole(&self) {
-        self.state.send_modify(|state| state.is_hole = true);
+        self.cut(Cut::Both);
+    }
+
+    /// Swallows what goes this way. It is held up, as TCP would send it again: [`forward`](Self::forward) lets it pass.
+    pub fn cut(&self, cut: Cut) {
+        self.state.send_modify(|state| state.cut = Some(cut));
     }
 
     /// As [`hole`](Self::hole); the connections of now are swallowed for ever, as by a router that forgot them.
     pub fn hole_for_ever(&self) {
         self.state.send_modify(|state| {
-            state.is_hole = true;
+            state.cut = Some(Cut::Both);
             state.first_alive = state.next;
         });
     }
 
-    /// Lets everything pass again, what was held up included.
+    /// Closes all connections, and each new one at once, as if nobody listened.
+    pub fn refuse(&self) {
+        self.state.send_modify(|state| {
+            state.refuses = true;
+            state.first_open = state.next;
+        });
+    }
+
+    /// Everything takes so much longer, each way.
+    pub fn delay(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
+    }
+
+    /// Lets everything pass again and at once, what was held up included.
     pub fn forward(&self) {
-        self.state.send_modify(|state| state.is_hole = false);
+        self.state.send_modify(|state| {
+            state.cut = None;
+            state.refuses = false;
+            state.delay = Duration::ZERO;
+        });
     }
 }
 
@@ -98,17 +159,31 @@ async fn serve(listener: TcpListener, state: watch::Sender<State>) {
             continue;
         };
         let mut number = 0;
+        let mut refused = false;
         state.send_modify(|state| {
             number = state.next;
             state.next += 1;
+            refused = state.refuses;
         });
-        connections.spawn(connect(client, number, state.subscribe()));
+        if refused {
+            continue;
+        }
+        connections.spawn(serve_one(client, number, state.subscribe()));
         while connections.try_join_next().is_some() {}
     }
 }
 
+/// Serves a connection until both sides have hung up, or it is closed from here.
+async fn serve_one(client: TcpStream, number: u64, state: watch::Receiver<State>) {
+    let mut closing = state.clone();
+    tokio::select! {
+        () = connect(client, number, state) => {}
+        _ = closing.wait_for(|state| number < state.first_open) => {}
+    }
+}
+
 async fn connect(client: TcpStream, number: u64, mut state: watch::Receiver<State>) {
-    let target = passes(&mut state, number).await.target;
+    let target = passes(&mut state, number, Cut::Both).await.target;
     // A server that is away closes the client's connection too.
     let Ok(server) = TcpStream::connect(target).await else {
         return;
@@ -116,8 +191,8 @@ async fn connect(client: TcpStream, number: u64, mut state: watch::Receiver<Stat
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::join!(
-        pump(from_client, to_server, number, state.clone()),
-        pump(from_server, to_client, number, state),
+        pump(from_client, to_server, number, Cut::ToServer, state.clone()),
+        pump(from_server, to_client, number, Cut::FromServer, state),
     );
 }
 
@@ -126,12 +201,16 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     number: u64,
+    way: Cut,
     mut state: watch::Receiver<State>,
 ) {
     let mut buffer = vec![0; 16 << 10];
     loop {
         let read = from.read(&mut buffer).await.unwrap_or(0);
-        passes(&mut state, number).await;
+        let delay = passes(&mut state, number, way).await.delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
             break;
         }
@@ -140,9 +219,11 @@ async fn pump(
     drop(to.shutdown().await);
 }
 
-/// Waits until connection `number` passes something.
-async fn passes(state: &mut watch::Receiver<State>, number: u64) -> State {
-    let passes = state.wait_for(|state| !state.is_hole && number >= state.first_alive);
+/// Waits until connection `number` passes something this way.
+async fn passes(state: &mut watch::Receiver<State>, number: u64, way: Cut) -> State {
+    let passes = state.wait_for(|state| {
+        number >= state.first_alive && !state.cut.is_some_and(|cut| cut.stops(way))
+    });
     let state = passes.await.ok().map(|state| *state);
     match state {
         Some(state) => state,

@@ -31,13 +31,13 @@ pub fn port_of(postgres: &PrivatePostgres) -> u16 {
 }
 
 /// A Postgres whose data a test can get at.
-pub struct Cluster {
+pub struct PostgresNode {
     /// The server.
     pub postgres: PrivatePostgres,
     folder: TempDir,
 }
 
-impl Cluster {
+impl PostgresNode {
     /// A new one.
     ///
     /// # Panics
