@@ -117,7 +117,7 @@ impl Cluster {
         let mut disk = None;
         match fault {
             Fault::Kill => self.member(victim).await.kill().await,
-            Fault::Leave => drop(self.member(victim).await.leave().await),
+            Fault::Leave => drop(self.member(victim).await.leave_early().await),
             Fault::Halt => self.member(victim).await.process().pause(),
             Fault::Cut(link, cut) => self.links(victim, link, |proxy| proxy.cut(cut)).await,
             Fault::Refuse(link) => self.links(victim, link, Proxy::refuse).await,
