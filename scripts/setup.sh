@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building and testing Continuum needs on Debian or Ubuntu: a C compiler (for TLS), and
 # the programs of PostgreSQL and NATS. Nothing of theirs has to run: Continuum starts private servers.
-# With --tests also what only tests need: PgBouncer, libfaketime to set a process's clock, and strace to slow a disk.
+# With --tests also what only tests need: PgBouncer, libfaketime to set a process's clock, strace to slow a disk, and
+# openssl for certificates.
 # Does nothing when everything is there.
 set -euo pipefail
 
@@ -27,6 +28,8 @@ has_nats() {
 has_pgbouncer() { [[ -x /usr/sbin/pgbouncer ]]; }
 
 has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
+
+has_openssl() { command -v openssl >/dev/null; }
 
 has_strace() { command -v strace >/dev/null; }
 
@@ -73,6 +76,7 @@ if [[ $tests ]]; then
     has_pgbouncer || missing+=(pgbouncer)
     has_faketime || missing+=(faketime)
     has_strace || missing+=(strace)
+    has_openssl || missing+=(openssl)
 fi
 if [[ ${#missing[@]} -eq 0 ]]; then
     exit 0
@@ -92,6 +96,6 @@ for package in "${missing[@]}"; do
         *) apt_install "$package" ;;
     esac
 done
-has_compiler && has_postgres && has_nats && { [[ ! $tests ]] || { has_pgbouncer && has_faketime && has_strace; }; } ||
+has_compiler && has_postgres && has_nats && { [[ ! $tests ]] || { has_pgbouncer && has_faketime && has_strace && has_openssl; }; } ||
     fail "something is still missing after the installation; see what apt-get said above"
 echo "setup: done"
