@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use continuum_bus::{Bus, BusConfig, BusStatus, Subjects};
 use continuum_schema::event::Outcome;
@@ -859,6 +860,109 @@ async fn runs_that_are_under_way_when_postgres_restarts_complete() {
         world.database.ping().await.ok()
     })
     .await;
+    world.finish(workers).await;
+}
+
+/// Longer than the session, than a call waits for a connection, and than any statement may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_outlives_a_postgres_that_is_away_for_longer_than_any_of_its_bounds() {
+    let (mut postgres, nats) = tokio::join!(private_postgres(), private_nats());
+    let world = World::at(&postgres.url(), nats.url());
+    migration::migrate(&world.database).await.unwrap();
+    let mut config = world.worker_config();
+    config.database.statement_timeout = Duration::from_secs(1);
+    config.database.acquire_timeout = Duration::from_secs(1);
+    let worker = world.worker_with(registry![busy, work], config).await;
+    let client = world.client().await;
+    let mut runs = Vec::new();
+    for _ in 0..10 {
+        runs.push(client.start(busy, 8).await.unwrap());
+    }
+    world
+        .until_event(runs[0].run_id(), "activity_completed")
+        .await;
+    postgres.stop().await;
+    until_status(&worker, WorkerState::Starting, "no session in Postgres").await;
+    let gone = Instant::now();
+    until("every bound has passed several times", async || {
+        (gone.elapsed() > Duration::from_secs(10)).then_some(())
+    })
+    .await;
+    assert_eq!(worker.residents(), 0, "nothing is held without a session");
+    postgres.restart().await.unwrap();
+    let back = Instant::now();
+    until_ready(&worker).await;
+    assert!(
+        back.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        back.elapsed()
+    );
+    for run in runs {
+        assert_eq!(
+            run.result_within(PATIENCE).await.unwrap(),
+            (0..8).sum::<u64>() + 8
+        );
+    }
+    until("the test's own connection", async || {
+        world.database.ping().await.ok()
+    })
+    .await;
+    world.finish([worker]).await;
+}
+
+/// Every loop at ten times its speed, on eight workers, while runs are cancelled and sessions are closed under them.
+#[tokio::test(flavor = "multi_thread")]
+async fn eight_workers_whose_loops_all_run_at_ten_times_their_speed_meet_no_deadlock() {
+    const RUNS: u64 = 240;
+    let (postgres, nats) = tokio::join!(private_postgres(), private_nats());
+    let world = World::at(&postgres.url(), nats.url());
+    migration::migrate(&world.database).await.unwrap();
+    let mut config = WorkerConfig {
+        poll_interval: Duration::from_millis(20),
+        beat_interval: Duration::from_millis(100),
+        catch_up_interval: Duration::from_millis(50),
+        reconcile_interval: Duration::from_millis(20),
+        resident_interval: Duration::from_millis(50),
+        idle_max: Duration::from_millis(1),
+        ..world.worker_config()
+    };
+    config.database.connections = 3;
+    let mut workers = Vec::new();
+    for _ in 0..8 {
+        workers.push(
+            world
+                .worker_with(registry![busy, work], config.clone())
+                .await,
+        );
+    }
+    let client = world.client().await;
+    let starts = (0..RUNS).map(|_| client.start(busy, 6).into_future());
+    let runs: Vec<_> = futures::future::join_all(starts).await;
+    let runs: Vec<_> = runs.into_iter().map(Result::unwrap).collect();
+    world
+        .until_event(runs[0].run_id(), "activity_completed")
+        .await;
+    let cancels = runs.iter().step_by(3).map(|run| run.cancel("the test"));
+    for cancelled in futures::future::join_all(cancels).await {
+        assert!(
+            matches!(cancelled, Ok(_) | Err(ClientError::Ended(_))),
+            "{cancelled:?}"
+        );
+    }
+    for worker in workers.iter().take(3) {
+        let session = worker.status().borrow().session.unwrap();
+        session::close(&world.database, session, None, "the test")
+            .await
+            .unwrap();
+    }
+    for run in &runs {
+        match run.result_within(PATIENCE).await {
+            Ok(sum) => assert_eq!(sum, (0..6).sum::<u64>() + 6),
+            Err(ClientError::Cancelled(reason)) => assert_eq!(reason, "the test"),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(world.deadlocks().await, 0);
     world.finish(workers).await;
 }
 

@@ -263,6 +263,15 @@ impl World {
         ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
     }
 
+    /// How many deadlocks Postgres has ended in this database.
+    ///
+    /// # Panics
+    /// If Postgres does not answer.
+    pub async fn deadlocks(&self) -> i64 {
+        let sql = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+        ask(&mut connect(self).await, sql.to_owned()).await[0].get(0)
+    }
+
     /// Why a session was closed; `None` while it is open.
     ///
     /// # Panics
