@@ -314,3 +314,41 @@ fn every_table_function_code_and_metric_that_is_named_exists() {
         );
     }
 }
+
+/// A test named as `file::test`, or as `file::*`, that is not in `tests/it`.
+fn is_missing_test(span: &str) -> bool {
+    let Some((file, test)) = span.split_once("::") else {
+        return false;
+    };
+    let is_word = |text: &str| {
+        text.bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
+    if !is_word(file) || !(test == "*" || is_word(test)) {
+        return false;
+    }
+    let path = root().join(format!("tests/it/{file}.rs"));
+    match fs::read_to_string(path) {
+        Ok(_) if test == "*" => false,
+        Ok(source) => !source.contains(&format!("fn {test}(")),
+        Err(_) => true,
+    }
+}
+
+#[test]
+fn every_test_that_the_failure_model_names_exists() {
+    let page = read(&root().join("docs/failure-model.md"));
+    let (_, lines) = parts(&page);
+    let named: Vec<&str> = lines
+        .iter()
+        .flat_map(|(_, line)| code_spans(line))
+        .filter(|span| span.contains("::"))
+        .collect();
+    assert!(named.len() > 20, "the names of tests were not found");
+    let missing: Vec<&&str> = named.iter().filter(|span| is_missing_test(span)).collect();
+    assert!(
+        missing.is_empty(),
+        "docs/failure-model.md names no test of the tree: {missing:#?}"
+    );
+    assert!(is_missing_test("faults::there_is_no_such_test") && is_missing_test("nowhere::*"));
+}
