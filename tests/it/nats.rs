@@ -228,6 +228,40 @@ async fn a_signal_that_is_delivered_again_while_it_is_being_stored_counts_once()
     world.finish(workers).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_that_overflows_one_subscription_is_counted_and_caught_up_with() {
+    let world = World::new().await;
+    let mut bus = BusConfig::new([world.nats_url().to_owned()]);
+    bus.subscription_capacity = 4;
+    let config = WorkerConfig {
+        bus: BusSource::Nats(Box::new(bus)),
+        catch_up_interval: Duration::from_secs(3_600),
+        ..world.worker_config()
+    };
+    let worker = world.worker_with(registry![gather], config).await;
+    let publisher = Publisher::new(&world).await;
+    let passes = "continuum_catch_up_passes_total{outcome=\"completed\"}";
+    until("the pass at the begin is over", async || {
+        (metric(&worker, passes) >= 1.0).then_some(())
+    })
+    .await;
+    let before = metric(&worker, passes);
+    let flooder = async_nats::connect(world.nats_url()).await.unwrap();
+    let session = worker.status().borrow().session.unwrap();
+    let wake = publisher.subjects.wake(session, Uuid::nil());
+    until("a pass follows on an overflow", async || {
+        for _ in 0..2_000 {
+            flooder.publish(wake.clone(), "".into()).await.ok()?;
+        }
+        flooder.flush().await.ok()?;
+        (metric(&worker, passes) > before).then_some(())
+    })
+    .await;
+    // Everything else goes on.
+    signal_through(&worker, &publisher).await;
+    world.finish([worker]).await;
+}
+
 // ---- who may connect, and how -----------------------------------------------------------------------------------------
 
 /// Runs `openssl` in a folder.
