@@ -13,6 +13,7 @@ use continuum_tests::{
 use continuum_worker::dev::PrivatePostgres;
 use continuum_worker::prelude::*;
 use continuum_worker::{Client, RunHandle, Worker, registry};
+use futures::StreamExt as _;
 use futures::future::join_all;
 use uuid::Uuid;
 
@@ -259,6 +260,39 @@ async fn no_place_in_a_pool_is_lost_to_connections_that_are_swallowed() {
         all_at_once(&world, &pool, session).await;
         pool.close().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_calls_that_are_given_up_midway_leave_the_pool_whole() {
+    const CALLS: u64 = 10_000;
+    let world = World::new().await;
+    let new = NewSession {
+        worker: "pool".into(),
+        build: String::new(),
+        queues: Vec::new(),
+        claim_keys: Vec::new(),
+    };
+    let session = session::open(&world.database, &new).await.unwrap();
+    let pool = Arc::new(
+        Database::new(DatabaseConfig {
+            connections: CONNECTIONS as u32,
+            ..world.database_config()
+        })
+        .unwrap(),
+    );
+    let calls = futures::stream::iter(0..CALLS).map(|number| {
+        let pool = Arc::clone(&pool);
+        async move {
+            let patience = Duration::from_micros(number * 37 % 1_500);
+            tokio::time::timeout(patience, pool.now()).await.is_err()
+        }
+    });
+    let given_up: Vec<bool> = calls.buffer_unordered(20).collect().await;
+    let given_up = given_up.into_iter().filter(|given_up| *given_up).count();
+    assert!(given_up > 100, "only {given_up} calls were given up");
+    until("the pool answers", async || pool.now().await.ok()).await;
+    all_at_once(&world, &pool, session).await;
+    pool.close().await;
 }
 
 /// Uses all connections at the same time: each waits for a row that is held.

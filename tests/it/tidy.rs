@@ -483,6 +483,47 @@ fn a_query_elsewhere_is_noticed() {
     assert_clean(&queries_outside_schema(&harmless, &[]));
 }
 
+/// A commit that notifies takes one lock of the whole server, and a listener that stands still fills a queue that then
+/// fails commits. Whoever is to be woken is told over NATS, after the commit.
+fn notices_of_postgres(files: &[SourceFile]) -> Vec<String> {
+    let is_sql = |file: &&SourceFile| file.is_in(&["schema", "migrations"]);
+    let mut violations = Vec::new();
+    for file in files
+        .iter()
+        .filter(is_sql)
+        .filter(|file| file.path.ends_with(".sql"))
+    {
+        for (number, line) in (1..).zip(file.text.lines()) {
+            let code = line
+                .split("--")
+                .next()
+                .unwrap_or_default()
+                .to_ascii_lowercase();
+            let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if words
+                .into_iter()
+                .any(|w| matches!(w, "notify" | "pg_notify" | "listen"))
+            {
+                violations.push(file.at(
+                    number,
+                    "LISTEN and NOTIFY are not used; see docs/clustering.md",
+                ));
+            }
+        }
+    }
+    violations
+}
+
+#[test]
+fn no_commit_waits_for_the_notification_lock_since_nothing_notifies() {
+    assert_clean(&notices_of_postgres(&tree()));
+    let planted = planted(
+        "schema/queries/a/b.sql",
+        "SELECT 1;\nSELECT pg_notify('a', '')",
+    );
+    assert_eq!(notices_of_postgres(&planted).len(), 1);
+}
+
 fn misused_query_files(files: &[SourceFile]) -> Vec<String> {
     let mut violations = Vec::new();
     let literals: Vec<&str> = files
