@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream;
@@ -372,10 +372,17 @@ async fn certificates_that_are_replaced_are_read_again_and_nothing_goes_out_in_p
 }
 
 /// A token as `nsc` makes them: claims, signed by `issuer`.
-fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value, expires: Option<i64>) -> String {
-    let now = time::OffsetDateTime::now_utc().unix_timestamp();
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the broker compares with its wall clock"
+)]
+fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value, expires: Option<u64>) -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     let mut claims = json!({
-        "jti": Uuid::new_v4().to_string(), "iat": now, "iss": issuer.public_key(), "name": "test",
+        "jti": subject.public_key(), "iat": now, "iss": issuer.public_key(), "name": "test",
         "sub": subject.public_key(), "nats": nats,
     });
     if let Some(seconds) = expires {
@@ -389,7 +396,7 @@ fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value, expires: Option<i64>
 }
 
 /// Writes the credentials of a new user of an account.
-fn write_user(path: &Path, account: &KeyPair, expires: Option<i64>) {
+fn write_user(path: &Path, account: &KeyPair, expires: Option<u64>) {
     let user = KeyPair::new_user();
     let rights = json!({"pub": {}, "sub": {}, "subs": -1, "data": -1, "payload": -1, "type": "user", "version": 2});
     let jwt = token(account, &user, &rights, expires);
