@@ -459,6 +459,24 @@ BEGIN
     ORDER BY m.mail_id;
 END $$;
 
+-- In how many microseconds the first cold run with one of these claim keys comes due; null if none will. Timers that are
+-- due already are a claim's. The index is entered at the present, so entries of timers that are over don't matter.
+CREATE FUNCTION continuum_next_timer(p_keys text[]) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET search_path FROM CURRENT
+AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    RETURN (
+        SELECT ceil(extract(epoch FROM min(x.next_timer_at) - v_now) * 1000000)
+        FROM unnest(p_keys) k(key)
+        CROSS JOIN LATERAL (
+            SELECT l.next_timer_at FROM continuum_leases l
+            WHERE l.claim_key = k.key AND l.owner IS NULL AND l.next_timer_at > v_now
+            ORDER BY l.next_timer_at LIMIT 1) x);
+END $$;
+
 -- Gives runs back. p_wake is the counter that came with the mail last read: if it has moved since, the run stays due.
 -- Outcomes: 0 released, 1 released and due, 2 not mine any more, 3 busy (set aside, ask again).
 CREATE FUNCTION continuum_release(

@@ -1,6 +1,7 @@
 //! Leases: who may append to a run, who takes it up next.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
@@ -17,6 +18,7 @@ const RELEASE: Statement = statement!("lease/release");
 const BLOCK: Statement = statement!("lease/block");
 const SWEEP: Statement = statement!("lease/sweep");
 const TICKET: Statement = statement!("lease/ticket");
+const NEXT_TIMER: Statement = statement!("lease/next_timer");
 const OWNED: Statement = statement!("lease/owned");
 const DUE: Statement = statement!("lease/due");
 const OVERDUE: Statement = statement!("lease/overdue");
@@ -261,6 +263,18 @@ fn without_nul(value: serde_json::Value) -> serde_json::Value {
 pub async fn sweep(database: &Database, limit: i32, crash_limit: i32) -> Result<i32, Error> {
     let query = database.query(SWEEP).bind(limit).bind(crash_limit);
     Ok(database.one(query).await?.try_get(0)?)
+}
+
+/// How long until the first cold run with one of these keys has a timer due; nothing if none will. A timer that is due
+/// already is no answer: a claim brings it.
+///
+/// # Errors
+/// [`Error::Unavailable`] while Postgres is away.
+pub async fn next_timer(database: &Database, keys: &[ClaimKey]) -> Result<Option<Duration>, Error> {
+    let keys: Vec<&str> = keys.iter().map(|k| k.key.as_str()).collect();
+    let row = database.one(database.query(NEXT_TIMER).bind(keys)).await?;
+    let micros: Option<i64> = row.try_get(0)?;
+    Ok(micros.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))))
 }
 
 /// The newest ready ticket. Tickets of transactions that are still open are below it.

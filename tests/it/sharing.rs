@@ -99,3 +99,38 @@ async fn a_fleet_that_restarts_with_many_due_runs_shares_them_and_loses_none() {
     assert_eq!(shares.iter().sum::<f64>(), RUNS as f64);
     world.finish(fleet).await;
 }
+
+#[workflow(version = 1)]
+async fn sleeper(ctx: &WorkflowContext, _input: ()) -> Result<(), WorkflowError> {
+    ctx.sleep(Duration::from_secs(5)).await?;
+    Ok(())
+}
+
+/// Nobody rings for the timer of a cold run: each worker knows when the next one is due. These workers would look by
+/// themselves in an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn timers_of_cold_runs_are_taken_when_they_are_due_and_not_at_the_next_look() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let world = World::new().await;
+    let config = WorkerConfig {
+        poll_interval: HOUR,
+        catch_up_interval: HOUR,
+        reconcile_interval: HOUR,
+        ..world.worker_config()
+    };
+    let first = world.worker_with(registry![sleeper], config.clone()).await;
+    let client = world.client().await;
+    let mut runs = Vec::new();
+    for _ in 0..50 {
+        runs.push(client.start(sleeper, ()).await.unwrap());
+    }
+    for run in &runs {
+        world.until_event(run.run_id(), "timer_started").await;
+    }
+    first.stop().await;
+    let second = world.worker_with(registry![sleeper], config).await;
+    for run in runs {
+        run.result_within(PATIENCE).await.unwrap();
+    }
+    world.finish([second]).await;
+}

@@ -2,6 +2,9 @@
 //!
 //! It acts on a hint at once and looks by itself at the poll interval, so a lost hint costs no more than that. At most
 //! one claim is in flight; hints that arrive meanwhile make one more.
+//!
+//! Nobody rings for a timer of a cold run. Whenever the dispatcher looks by itself it asks when the next one is due, and
+//! looks again then; so does every worker of the fleet, and together they share what comes due at one moment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,17 +27,18 @@ const FULL_PASS: Duration = Duration::from_secs(10);
 pub(crate) async fn dispatch(core: Arc<Core>) {
     let mut keys = core.claim_keys();
     let mut floor = Floor::new();
+    let mut timer = NextTimer::new();
     let mut backoff = Backoff::new(Duration::from_secs(2));
     while core
         .draining
-        .run_until_cancelled(due(&core))
+        .run_until_cancelled(due(&core, &timer))
         .await
         .is_some()
     {
         let Some(session) = core.session() else {
             continue;
         };
-        match claim_all(&core, session, &mut keys, &mut floor).await {
+        match look(&core, session, &mut keys, &mut floor, &mut timer).await {
             Ok(()) => backoff.reset(),
             Err(error) => {
                 tracing::debug!(%error, "a claim failed");
@@ -44,10 +48,28 @@ pub(crate) async fn dispatch(core: Arc<Core>) {
     }
 }
 
-async fn due(core: &Core) {
+async fn due(core: &Core, timer: &NextTimer) {
     let poll = jittered(core.config.poll_interval);
+    // A worker with its hands full leaves timers to the others, and is told when it has a hand free.
+    let wait = if core.claim_room() > 0 {
+        timer.wait(poll)
+    } else {
+        poll
+    };
     // Either way there is a reason to look.
-    drop(tokio::time::timeout(poll, core.runs_due.notified()).await);
+    drop(tokio::time::timeout(wait, core.runs_due.notified()).await);
+}
+
+async fn look(
+    core: &Arc<Core>,
+    session: Uuid,
+    keys: &mut [ClaimKey],
+    floor: &mut Floor,
+    timer: &mut NextTimer,
+) -> Result<(), continuum_schema::Error> {
+    // In this order: what comes due after the question is its answer, what came due before it is the claim's.
+    timer.ask(core, keys).await?;
+    claim_all(core, session, keys, floor).await
 }
 
 /// Claims until nothing is due or there is no room.
@@ -106,6 +128,47 @@ async fn claim_all(
             floor.exhausted(began);
             return Ok(());
         }
+    }
+}
+
+/// When the next timer of a cold run is due, as far as this worker has asked.
+struct NextTimer {
+    at: Option<Instant>,
+    asked: Option<Instant>,
+}
+
+impl NextTimer {
+    /// Timers that are due within this time share a claim.
+    const GATHER: Duration = Duration::from_millis(20);
+
+    fn new() -> Self {
+        Self {
+            at: None,
+            asked: None,
+        }
+    }
+
+    /// How long to wait for it, `poll` at the longest.
+    fn wait(&self, poll: Duration) -> Duration {
+        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+        self.at.map_or(poll, |at| until(at).min(poll))
+    }
+
+    /// Asks, if the one that was known is due, or if a nearer one may have come up since the last question. Hints bring
+    /// passes by the hundred, and few questions.
+    async fn ask(&mut self, core: &Core, keys: &[ClaimKey]) -> Result<(), continuum_schema::Error> {
+        let is_over = self.at.is_some_and(|at| at <= Instant::now());
+        let is_old = self
+            .asked
+            .is_none_or(|asked| asked.elapsed() >= core.config.poll_interval / 2);
+        if !is_over && !is_old {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let next = lease::next_timer(&core.database, keys).await?;
+        self.at = next.map(|wait| now + wait.max(Self::GATHER));
+        self.asked = Some(now);
+        Ok(())
     }
 }
 

@@ -302,7 +302,7 @@ impl Shard {
             }
             self.fire_timers();
             if evict_at <= Instant::now() {
-                self.evict_idle(self.core.config.idle_max, usize::MAX);
+                self.evict_waiting();
                 self.forget_alarms();
                 self.early_wakes
                     .retain(|_, heard| heard.elapsed() < EARLY_WAKE_MAX);
@@ -359,7 +359,7 @@ impl Shard {
             Message::Held(answer) => drop(answer.send(self.held())),
             Message::Reap(lease) => self.reap(&lease),
             Message::GiveBack(lease) => self.give_back(lease),
-            Message::MakeRoom(count) => self.evict_idle(IDLE_MIN, count),
+            Message::MakeRoom(count) => self.make_room(count),
             Message::Ask(answer) => drop(answer.send(())),
             Message::SessionLost => self.session_lost(),
             Message::Drain { force, done } => {
@@ -485,21 +485,48 @@ impl Shard {
         });
     }
 
-    fn evict_idle(&mut self, idle_for: Duration, count: usize) {
-        if self.drain.is_some() {
-            return;
-        }
-        let now = Instant::now();
-        let mut idle: Vec<(Instant, Uuid)> = self
-            .residents
-            .iter()
-            .filter(|(_, r)| now.duration_since(r.active_at) >= idle_for && r.is_idle())
-            .map(|(run_id, r)| (r.active_at, *run_id))
+    /// Runs that have waited long enough leave. Not those whose timer is due soon: no dispatcher knows of it yet, and it
+    /// would be late.
+    fn evict_waiting(&mut self) {
+        let soon = self.core.config.poll_interval * 2;
+        let clock = &self.core.clock;
+        let rings_soon = |r: &Resident| r.timers.values().any(|at| clock.until(*at) <= soon);
+        let idle = self.idle(self.core.config.idle_max);
+        let leaving = idle
+            .into_iter()
+            .filter(|(_, run_id)| !self.residents.get(run_id).is_some_and(rings_soon))
             .collect();
+        self.evict(leaving);
+    }
+
+    /// The runs that have waited longest leave, so that the dispatcher can go on.
+    fn make_room(&mut self, count: usize) {
+        let mut idle = self.idle(IDLE_MIN);
         if idle.len() > count {
             idle.sort_unstable();
             idle.truncate(count);
         }
+        let room = !idle.is_empty();
+        self.evict(idle);
+        if room {
+            self.core.runs_due.notify_one();
+        }
+    }
+
+    /// Runs that have nothing to do, and since when.
+    fn idle(&self, idle_for: Duration) -> Vec<(Instant, Uuid)> {
+        if self.drain.is_some() {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let idle = self
+            .residents
+            .iter()
+            .filter(|(_, r)| now.duration_since(r.active_at) >= idle_for && r.is_idle());
+        idle.map(|(run_id, r)| (r.active_at, *run_id)).collect()
+    }
+
+    fn evict(&mut self, idle: Vec<(Instant, Uuid)>) {
         let mut leases = Vec::new();
         for (_, run_id) in idle {
             match self.residents.get_mut(&run_id) {

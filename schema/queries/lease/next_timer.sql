@@ -1,0 +1,1 @@
+SELECT continuum_next_timer($1)
