@@ -212,10 +212,14 @@ async fn a_worker_that_is_unknown_or_not_the_only_one_of_its_name_is_refused() {
 async fn a_wait_ends_in_time_also_when_postgres_went_away_with_the_worker() {
     let folder = tempfile::tempdir().unwrap();
     let dev = dev_in(folder.path()).await;
-    let list = run_at(folder.path(), &["workers", "list", "--format", "json"]).await;
-    let worker = list.stdout_json()["workers"][0]["worker"].clone();
+    let worker = until("the worker has a session", async || {
+        let list = run_at(folder.path(), &["workers", "list", "--format", "json"]).await;
+        let name = &list.stdout_json()["workers"][0]["worker"];
+        name.as_str().map(str::to_owned)
+    })
+    .await;
     // A `dev` takes its servers along.
-    let drain = ["workers", "drain", worker.as_str().unwrap()];
+    let drain = ["workers", "drain", &worker];
     let arguments = [&drain[..], &["--wait", "--timeout", "2s"]].concat();
     let waited = run_at(folder.path(), &arguments).await;
     let seen = waited.code == Some(0) && waited.stdout.contains("has drained");
